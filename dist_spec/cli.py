@@ -1,0 +1,202 @@
+"""The command line. Declares commands and turns errors into messages and exit codes; imports nothing heavy before a
+command runs, and knows nothing of how one is carried out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+from dist_spec import __version__
+from dist_spec.commands.options import BindOption, ConfigArgument, SetOption, option_overrides, read_config
+from dist_spec.errors import DistSpecError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="dist-spec",
+    help="Disaggregated speculative decoding: drafters stream a tree of guesses ahead, the target prunes it with truth.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def generate(
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]...", help="Prompts, run together; - reads one from standard input."),
+    ] = None,
+    prompt_file: Annotated[
+        list[Path] | None,
+        typer.Option("--prompt-file", metavar="FILE", help="A file that holds one prompt; repeatable."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings file (YAML).")] = None,
+    sets: SetOption = None,
+    target: Annotated[str | None, typer.Option(metavar="MODEL", help="Target model: folder, hub name, .gguf.")] = None,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Drafter: a model, `ngram` (prompt lookup) or `none`; repeatable."),
+    ] = None,
+    num_draft_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Depth cap of every drafter (default: automatic).")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda:N", help="Device of the target.")] = None,
+    drafter_device: Annotated[
+        str | None,
+        typer.Option(metavar="cpu|cuda:N", help="Device of drafters given by --drafter (default: --device)."),
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 decodes greedily.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text, with or without drafting.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens to generate at most, per prompt.")] = None,
+    chat: Annotated[bool, typer.Option(help="Put prompts into the model's chat template.")] = True,
+    stats: Annotated[bool, typer.Option("--stats", help="Show what happened: overlap, acceptance, transfers.")] = False,
+    compare_plain: Annotated[
+        bool, typer.Option("--compare-plain", help="Also run without drafting; report equality and speed ratios.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write results there; keys: docs/operating.md.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not stream the text.")] = False,
+) -> None:
+    """Generate text, streamed as it is committed."""
+    from dist_spec.commands.prompts import read_prompts
+    from dist_spec.config import load_config
+
+    overrides = option_overrides(
+        target=target,
+        drafters=drafter,
+        num_draft_tokens=num_draft_tokens,
+        device=device,
+        drafter_device=drafter_device,
+        temperature=temperature,
+        seed=seed,
+        max_tokens=max_tokens,
+    )
+    settings = load_config(config, sets=sets or (), overrides=overrides)
+    texts = read_prompts(prompts or (), files=prompt_file or (), stdin=sys.stdin)
+    from dist_spec.commands.generate import run_generate
+
+    run_generate(
+        settings, prompts=texts, chat=chat, stats=stats, compare_plain=compare_plain, json_file=json_file, quiet=quiet
+    )
+
+
+@app.command()
+def target(config: ConfigArgument, bind: BindOption = None, sets: SetOption = None) -> None:
+    """Run the target alone; drafters connect to it from anywhere."""
+    settings = read_config(config, sets)
+    from dist_spec.workers.target_app import run_target
+
+    run_target(settings, bind=bind or settings.transport.bind)
+
+
+@app.command()
+def draft(
+    config: ConfigArgument,
+    connect: Annotated[str, typer.Option("--connect", metavar="tcp://HOST:PORT", help="Where the target listens.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Which drafter of the file (needed when there are several).")
+    ] = None,
+    sets: SetOption = None,
+) -> None:
+    """Run one drafter; it attaches to a running target."""
+    from dist_spec.errors import ConfigError
+    from dist_spec.topology import split_address
+
+    settings = read_config(config, sets)
+    split_address(connect)
+    names = [drafter.name for drafter in settings.process_drafters]
+    if name is None and len(names) != 1:
+        known = f"one of: {', '.join(names)}" if names else "a file with drafters that run in their own process"
+        raise ConfigError(f"{config}: which of {len(names)} drafters?", fix=f"give --name with {known}")
+    chosen = settings.drafter(name or names[0])
+    from dist_spec.workers.draft_app import run_draft
+
+    run_draft(settings, name=chosen.name, connect=connect)
+
+
+@app.command()
+def up(config: ConfigArgument, bind: BindOption = None, sets: SetOption = None) -> None:
+    """Run target and drafters on this machine until Ctrl-C; a drafter that dies is started again."""
+    settings = read_config(config, sets)
+    from dist_spec.workers.up_app import run_up
+
+    run_up(settings, bind=bind or settings.transport.bind)
+
+
+@app.command()
+def plan(
+    config: ConfigArgument,
+    bind: BindOption = None,
+    sets: SetOption = None,
+    output: Annotated[Literal["table", "shell", "json"], typer.Option("--output", help="How to print it.")] = "table",
+) -> None:
+    """Show the processes that a configuration means; start nothing."""
+    settings = read_config(config, sets)
+    from dist_spec.commands.plan import run_plan
+
+    run_plan(settings, config_path=str(config), address=bind, output=output, sets=sets or ())
+
+
+@app.command()
+def check(config: ConfigArgument, sets: SetOption = None) -> None:
+    """Check configuration, models, tokenizers, devices, ports and memory; start nothing."""
+    settings = read_config(config, sets)
+    from dist_spec.commands.check import run_check
+
+    run_check(settings, source=str(config))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"dist-spec {__version__}")
+
+
+def main() -> NoReturn:
+    """Entry point of the console script: an error becomes a message and an exit code, never a traceback."""
+    sys.exit(run(app))
+
+
+def run(command: Callable[[], object]) -> int:
+    """The exit code of `command`; errors are reported on standard error."""
+    try:
+        command()
+    except DistSpecError as error:
+        typer.secho(f"error: {error.message}", fg="red", err=True)
+        if error.fix is not None:
+            typer.echo(f"  fix: {error.fix}", err=True)
+        return _traceback_if_asked(error.exit_code)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing more can be said to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        text = " ".join(str(error).split()) or "no message"
+        typer.secho(f"error: unexpected {type(error).__name__}: {text}", fg="red", err=True)
+        typer.echo("  this is a bug in dist_spec; set DIST_SPEC_DEBUG=1 to see where it happened", err=True)
+        return _traceback_if_asked(1)
+    return 0
+
+
+def _traceback_if_asked(code: int) -> int:
+    if os.environ.get("DIST_SPEC_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
+    return code
+
+
+if __name__ == "__main__":
+    main()

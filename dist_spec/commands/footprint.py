@@ -1,0 +1,111 @@
+"""What a model needs before it is loaded: memory for weights and KV cache. Reads headers and shapes, never weights;
+knows nothing of drafters or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dist_spec.errors import ModelError, UnsupportedError
+
+PROCESS_BYTES = 350 << 20
+"""A Python process with torch loaded and nothing done yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Footprint:
+    """Bytes on the device, and the longest sequence that was reckoned with."""
+
+    weights_bytes: int
+    kv_bytes: int
+    max_model_len: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + PROCESS_BYTES
+
+
+def model_footprint(
+    model: str,
+    *,
+    dtype: str,
+    max_model_len: int | None,
+    max_sequences: int,
+    kv_block_size: int,
+    trust_remote_code: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Footprint:
+    """Sizes of a model that could be loaded.
+
+    Raises:
+        ModelError: it cannot be found or read, or is asked for more positions than it has.
+        UnsupportedError: it is of a kind that is not served.
+    """
+    import torch
+
+    from dist_spec.models.kv_cache import bytes_per_token
+    from dist_spec.models.loading import check_module
+
+    module = _shapes(model, trust_remote_code=trust_remote_code, progress=progress)
+    check_module(module, name=model)
+    config = module.config.get_text_config()
+    longest = int(config.max_position_embeddings)
+    if max_model_len is not None and max_model_len > longest:
+        raise ModelError(
+            f"{model}: max_model_len {max_model_len} is more than the {longest} positions the model was made for",
+            fix=f"set max_model_len to {longest} or less",
+        )
+    length = max_model_len or longest
+    blocks = -(-length // kv_block_size) * max_sequences
+    weight_type: torch.dtype = getattr(torch, dtype)
+    return Footprint(
+        weights_bytes=sum(p.numel() for p in module.parameters()) * weight_type.itemsize,
+        kv_bytes=blocks * kv_block_size * bytes_per_token(config, weight_type),
+        max_model_len=length,
+    )
+
+
+def _shapes(model: str, *, trust_remote_code: bool, progress: Callable[[str], None] | None) -> Any:
+    """The model without its weights (on torch's "meta" device)."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from dist_spec.models.loading import check_config_file
+    from dist_spec.models.random_models import build_random
+    from dist_spec.models.source import resolve
+
+    source = resolve(model, progress=progress)
+    if source.folder is None:
+        return build_random(source.spec)
+    check_config_file(source.folder, trust_remote_code=trust_remote_code)
+    check_weight_files(source.folder)
+    try:
+        config = AutoConfig.from_pretrained(source.folder, trust_remote_code=trust_remote_code, local_files_only=True)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(
+                config, trust_remote_code=trust_remote_code, attn_implementation="eager"
+            )
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise ModelError(
+            f"{model}: its config.json does not make a model: {text}", fix="give an intact folder"
+        ) from error
+
+
+def check_weight_files(folder: Path) -> None:
+    """ModelError unless the folder has weights in safetensors format whose headers are whole."""
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder} holds no *.safetensors", fix="save the model's weights in safetensors format")
+    for file in files:
+        try:
+            with safe_open(str(file), framework="numpy") as opened:
+                opened.keys()
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file} is damaged or not complete: {error}", fix="copy the model again") from error

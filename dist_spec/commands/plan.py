@@ -1,0 +1,64 @@
+"""`dist-spec plan`: the processes that a configuration means, to look at or to hand to a launcher. Starts nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from dist_spec.config import Config
+from dist_spec.topology import ProcessSpec, listen_address, plan_processes
+
+
+def run_plan(config: Config, *, config_path: str, address: str | None, output: str, sets: Sequence[str] = ()) -> None:
+    """Prints the plan as a "table", as "shell" lines or as "json".
+
+    Args:
+        config: the settings.
+        config_path: the file they came from (goes into the commands).
+        address: where the target will listen; default: `transport.bind`, a free port in place of 0.
+        output: "table", "shell" or "json".
+        sets: overrides that `config` was read with (they go into the commands too).
+    """
+    where = address or listen_address(config.transport.bind)
+    specs = plan_processes(config, config_path=config_path, address=where, sets=sets)
+    match output:
+        case "shell":
+            print("\n".join(shell_line(spec) for spec in specs))
+        case "json":
+            print(json.dumps([as_json(spec) for spec in specs], indent=2))
+        case _:
+            _print_table(specs, Console())
+
+
+def shell_line(spec: ProcessSpec) -> str:
+    """One line for a shell: variables, pinning (taskset, Linux), command."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in spec.env.items()]
+    pinning = ["taskset", "-c", ",".join(map(str, spec.cores))] if spec.cores else []
+    return " ".join([*variables, *pinning, shlex.join(spec.argv)])
+
+
+def as_json(spec: ProcessSpec) -> dict[str, object]:
+    """Plain data with the attributes of the spec."""
+    return {
+        "name": spec.name,
+        "argv": list(spec.argv),
+        "env": dict(spec.env),
+        "cores": list(spec.cores),
+        "restart": spec.restart,
+    }
+
+
+def _print_table(specs: Sequence[ProcessSpec], console: Console) -> None:
+    table = Table(title="processes", title_justify="left", show_lines=True)
+    for heading in ("name", "cores", "threads", "when it ends"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("command", overflow="fold")
+    for spec in specs:
+        cores = ",".join(map(str, spec.cores)) or "any"
+        ending = "restart" if spec.restart else "end all"
+        table.add_row(spec.name, cores, spec.env["OMP_NUM_THREADS"], ending, shlex.join(spec.argv))
+    console.print(table)

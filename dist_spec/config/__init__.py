@@ -1,0 +1,37 @@
+"""All settings: their schema, and how they are read from a file and the command line. Knows nothing of what they do;
+imports no torch."""
+
+from dist_spec.config.loading import Override, load_config, parse_config, parse_drafter_option
+from dist_spec.config.schema import (
+    Config,
+    DrafterConfig,
+    ModelDrafterConfig,
+    NgramDrafterConfig,
+    PluginDrafterConfig,
+    SamplingConfig,
+    ScriptedDrafterConfig,
+    SpeculationConfig,
+    TargetConfig,
+    TelemetryConfig,
+    TransportConfig,
+    VerificationConfig,
+)
+
+__all__ = [
+    "Config",
+    "DrafterConfig",
+    "ModelDrafterConfig",
+    "NgramDrafterConfig",
+    "Override",
+    "PluginDrafterConfig",
+    "SamplingConfig",
+    "ScriptedDrafterConfig",
+    "SpeculationConfig",
+    "TargetConfig",
+    "TelemetryConfig",
+    "TransportConfig",
+    "VerificationConfig",
+    "load_config",
+    "parse_config",
+    "parse_drafter_option",
+]

@@ -1,0 +1,217 @@
+"""The schema of all settings (pydantic). Knows neither files nor the command line, nor what a setting sets in motion."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dist_spec.config.combinations import check_combinations
+from dist_spec.errors import ConfigError
+
+Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
+Device: TypeAlias = Annotated[str, Field(pattern=r"^(cpu|cuda:\d+)$")]
+Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Cores: TypeAlias = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Settings(BaseModel):
+    """Unknown keys and silent conversions (the string "4" for the number 4) are refused; nothing changes later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TargetConfig(_Settings):
+    """The model whose output law holds.
+
+    `cores` pins the process (default: chosen, see `plan`); `threads` defaults to the number of its cores.
+    `batch_invariant` (default: on for cpu) makes a token's logits bit-equal however many rows ride along.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    dtype: Dtype = "bfloat16"
+    device: Device = "cpu"
+    cores: Cores | None = None
+    threads: Count | None = None
+    batch_invariant: bool = True
+    max_model_len: Count | None = None
+    max_sequences: Count = 4
+    kv_block_size: Count = 16
+    trust_remote_code: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_invariance(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("batch_invariant") is None:
+            return {**data, "batch_invariant": data.get("device", "cpu") == "cpu"}
+        return data
+
+
+class ModelDrafterConfig(_Settings):
+    """A smaller language model with the target's tokenizer, in a process of its own.
+
+    `width` leaves are expanded per draft step and the best `num_children` guesses below each are published.
+    `num_draft_tokens` caps the depth of the tree (default: by the measured costs).
+    """
+
+    kind: Literal["model"]
+    name: Name
+    model: Annotated[str, Field(min_length=1)]
+    dtype: Dtype = "bfloat16"
+    device: Device = "cpu"
+    cores: Cores | None = None
+    threads: Count | None = None
+    width: Annotated[int, Field(ge=1, le=256)] = 8
+    num_children: Annotated[int, Field(ge=1, le=64)] = 4
+    num_draft_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
+    max_model_len: Count | None = None
+    trust_remote_code: bool = False
+    placement: ClassVar[Literal["process"]] = "process"
+
+
+class NgramDrafterConfig(_Settings):
+    """Prompt lookup: what followed the last tokens when they occurred before. Costs so little that it may live inside
+    the leader (`placement: leader`)."""
+
+    kind: Literal["ngram"]
+    name: Name
+    placement: Literal["process", "leader"] = "process"
+    max_ngram: Annotated[int, Field(ge=1, le=8)] = 4
+    num_draft_tokens: Annotated[int, Field(ge=1, le=256)] = 8
+    cores: Cores | None = None
+
+
+class ScriptedDrafterConfig(_Settings):
+    """Guesses from a known text, right by a rank law: the first guess with probability `a`, each further one with `b`
+    of the rest. For tests and for comparing methods at a given acceptance."""
+
+    kind: Literal["scripted"]
+    name: Name
+    text_file: Annotated[str, Field(min_length=1)]
+    a: Annotated[float, Field(ge=0, le=1)] = 0.8
+    b: Annotated[float, Field(ge=0, le=1)] = 0.5
+    step_s: Seconds = 0.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    width: Annotated[int, Field(ge=1, le=256)] = 8
+    num_children: Annotated[int, Field(ge=1, le=64)] = 4
+    num_draft_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
+    cores: Cores | None = None
+    placement: ClassVar[Literal["process"]] = "process"
+
+
+class PluginDrafterConfig(_Settings):
+    """A drafter from outside this package: `target` is "package.module:Class", called with `**options`."""
+
+    kind: Literal["plugin"]
+    name: Name
+    target: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    options: dict[str, Any] = {}
+    width: Annotated[int, Field(ge=1, le=256)] = 8
+    num_children: Annotated[int, Field(ge=1, le=64)] = 4
+    num_draft_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
+    cores: Cores | None = None
+    placement: ClassVar[Literal["process"]] = "process"
+
+
+DrafterConfig: TypeAlias = Annotated[
+    ModelDrafterConfig | NgramDrafterConfig | ScriptedDrafterConfig | PluginDrafterConfig, Field(discriminator="kind")
+]
+
+
+class SpeculationConfig(_Settings):
+    """The four independent switches, and the amounts that go with them.
+
+    `budget`: nodes verified per step over all sequences (0: drafting off). `fan_out`: outcomes prepared per position.
+    `max_wait_s` bounds a wait on a miss, `pull_timeout_s` a pull's round trip.
+    """
+
+    growth: Literal["none", "optimistic", "fan_out", "best_first"] = "best_first"
+    delivery: Literal["push", "pull"] = "push"
+    verify_shape: Literal["chain", "tree"] = "tree"
+    on_miss: Literal["plain", "draft", "wait"] = "plain"
+    budget: Annotated[int, Field(ge=0, le=1024)] = 8
+    fan_out: Annotated[int, Field(ge=1, le=64)] = 3
+    max_wait_s: Seconds = 0.005
+    pull_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+
+class VerificationConfig(_Settings):
+    """How a proposal is judged. `auto`: `greedy` at temperature 0, else `coupled`."""
+
+    rule: Literal["auto", "greedy", "coupled"] = "auto"
+
+
+class SamplingConfig(_Settings):
+    """What a request gets that does not say otherwise."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    max_tokens: Count = 128
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
+    ignore_eos: bool = False
+
+
+class TransportConfig(_Settings):
+    """Where the leader listens (port 0: a free one is chosen), and when a silent peer counts as dead."""
+
+    bind: Annotated[str, Field(pattern=r"^tcp://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9_.*-]+):\d{1,5}$")] = "tcp://127.0.0.1:0"
+    heartbeat_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    dead_after_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
+    allow_plaintext: bool = False
+
+
+class TelemetryConfig(_Settings):
+    """What is written where. `record`: a file for the order of all consumed inputs, for exact replay."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    log_dir: str | None = None
+    record: str | None = None
+
+
+class Config(_Settings):
+    """All settings of one deployment."""
+
+    target: TargetConfig
+    drafters: Annotated[tuple[DrafterConfig, ...], Field(strict=False)] = ()
+    speculation: SpeculationConfig = SpeculationConfig()
+    verification: VerificationConfig = VerificationConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    transport: TransportConfig = TransportConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_drafters(cls, data: Any) -> Any:
+        """A drafter without a name is called after its kind and place: ngram0, model1."""
+        if not isinstance(data, dict) or not isinstance(data.get("drafters"), list | tuple):
+            return data
+        named = [
+            {"name": f"{entry['kind']}{index}", **entry} if isinstance(entry, dict) and "kind" in entry else entry
+            for index, entry in enumerate(data["drafters"])
+        ]
+        return {**data, "drafters": named}
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        check_combinations(self)
+        return self
+
+    @property
+    def process_drafters(self) -> tuple[DrafterConfig, ...]:
+        """The drafters that run in processes of their own."""
+        return tuple(drafter for drafter in self.drafters if drafter.placement == "process")
+
+    def drafter(self, name: str) -> DrafterConfig:
+        """The drafter of this name; ConfigError with the known names otherwise."""
+        for drafter in self.drafters:
+            if drafter.name == name:
+                return drafter
+        known = ", ".join(drafter.name for drafter in self.drafters) or "none"
+        raise ConfigError(f"no drafter is called {name!r}", fix=f"drafters in this configuration: {known}")
+
+    def to_yaml(self) -> str:
+        """The complete settings, defaults included, as a file that `load_config` reads back to an equal object."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,30 @@
+"""What happened, in integers; every one a function of the decisions taken, so that a replay can be compared exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True, slots=True)
+class SessionCounts:
+    """Totals of one leader.
+
+    Attributes:
+        rows: verdicts (one per request and step); ready_rows: those that had a draft tree to verify.
+        drafted: nodes that entered a mirror; verified, accepted: nodes; committed: tokens.
+        stale: proposals whose prefix is not, or no longer, ours; waits: times a step was held up.
+        depths: ready depth -> [rows, tokens committed].
+    """
+
+    steps: int = 0
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    committed: int = 0
+    rows: int = 0
+    ready_rows: int = 0
+    proposals: int = 0
+    stale: int = 0
+    waits: int = 0
+    garbage: int = 0
+    depths: dict[int, list[int]] = field(default_factory=dict)

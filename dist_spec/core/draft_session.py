@@ -1,0 +1,196 @@
+"""The drafter's end of the protocol as a sans-I/O state machine: messages and expansions in, batches and messages out.
+
+It knows no sockets, clocks or models. One draft step is `next_batch` -> (a drafter expands it) -> `expanded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dist_spec.core.draft import Draft
+from dist_spec.core.growth.policies import build_growth
+from dist_spec.core.messages import Bye, Close, Commit, Message, Need, Open, Propose
+from dist_spec.core.prefix import Prefix
+from dist_spec.core.selection import select_trees
+from dist_spec.core.settings import Speculation
+from dist_spec.core.tree import DraftTree
+from dist_spec.core.types import Expansion
+
+_NEED_AGAIN_S = 0.2
+_ANSWER_NODES = 128
+
+
+@dataclass(kw_only=True, slots=True)
+class DraftBatch:
+    """Leaves to expand in one step, grouped by request."""
+
+    drafts: list[Draft]
+    leaves: list[list[int]]
+    width: int
+
+    @property
+    def num_leaves(self) -> int:
+        return sum(map(len, self.leaves))
+
+
+class DraftSession:
+    """Follows every request's commits, grows its draft tree and publishes guesses.
+
+    Output is never at stake here: whatever is lost, repeated, late or reordered costs speed only (law 3).
+    """
+
+    def __init__(self, settings: Speculation) -> None:
+        self.settings = settings
+        self.growth = build_growth(settings)
+        self.drafts: dict[tuple[str, int], Draft] = {}
+        self.closed: list[tuple[str, int]] = []
+        self.steps = 0
+        self.num_drafted = 0
+        self.refused: Bye | None = None
+        self._serial = 0
+
+    def receive(self, message: Message, *, now: float) -> list[Message]:
+        """Take in one message from the leader; returns what to send back."""
+        match message:
+            case Open():
+                return self._open(message)
+            case Commit():
+                return self._commit(message, now=now)
+            case Close():
+                self._forget((message.request, message.generation))
+            case Bye(fatal=True):
+                self.refused = message
+            case _:
+                pass
+        return []
+
+    def _open(self, message: Open) -> list[Message]:
+        key = (message.request, message.generation)
+        tokens = [*message.prompt.tolist(), *message.generated.tolist()]
+        draft = self.drafts.get(key)
+        if draft is not None and tokens[: len(draft.prefix)] == draft.prefix.tokens:
+            draft.commit(tokens[len(draft.prefix) :])
+        elif draft is None or len(tokens) > len(draft.prefix):
+            self._forget(key)
+            for old in [k for k in self.drafts if k[0] == message.request and k[1] < message.generation]:
+                self._forget(old)
+            draft = self.drafts[key] = Draft(
+                request=message.request,
+                generation=message.generation,
+                prefix=Prefix(tokens),
+                slots=[-1] * len(tokens),
+                prompt_length=len(message.prompt),
+                generated_offset=message.generated_offset,
+                sampling=message.sampling,
+                tree=DraftTree(len(tokens), tokens[-1]),
+            )
+        if message.ask and len(tokens) == len(draft.prefix):
+            draft.ask()
+        return self._answer(draft)
+
+    def _commit(self, message: Commit, *, now: float) -> list[Message]:
+        draft = self.drafts.get((message.request, message.generation))
+        if draft is None:
+            return [Need(request=message.request, generation=message.generation, have_length=0)]
+        tokens = message.tokens.tolist()
+        known = len(draft.prefix) - message.base_length
+        if known < 0 or not draft.prefix.matches(message.base_length, message.base_digest):
+            if now - draft.needed_s < _NEED_AGAIN_S:
+                return []
+            draft.needed_s = now
+            have = len(draft.prefix) if known < 0 else 0
+            return [Need(request=draft.request, generation=draft.generation, have_length=have)]
+        if known < len(tokens):
+            draft.commit(tokens[known:])
+        if message.ask and known <= len(tokens):
+            draft.ask()
+        return self._answer(draft)
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        if self.drafts.pop(key, None) is not None:
+            self.closed.append(key)
+
+    def take_closed(self) -> list[tuple[str, int]]:
+        """Requests forgotten since the last call, for the drafter to release what it holds for them."""
+        closed, self.closed = self.closed, []
+        return closed
+
+    def next_batch(self) -> DraftBatch | None:
+        """Leaves to expand now, the best over all requests; None when there is nothing useful to do."""
+        limit = self.growth.num_leaves
+        ranked = sorted(
+            (
+                (-draft.tree.score(leaf), order, row, leaf)
+                for row, draft in enumerate(self.drafts.values())
+                for order, leaf in enumerate(self.growth.leaves(draft, limit))
+            ),
+        )[: max(limit, len(self.drafts))]
+        if not ranked:
+            return None
+        drafts = list(self.drafts.values())
+        rows: dict[int, list[int]] = {}
+        for _, _, row, leaf in ranked:
+            rows.setdefault(row, []).append(leaf)
+            drafts[row].tree.expanded[leaf] = True
+        return DraftBatch(
+            drafts=[drafts[row] for row in rows], leaves=list(rows.values()), width=self.growth.num_children
+        )
+
+    def expanded(self, batch: DraftBatch, expansions: Sequence[Sequence[Expansion]]) -> list[Message]:
+        """Take in one step's guesses; returns proposals (pushed, or answering a question that is now ready)."""
+        self.steps += 1
+        messages: list[Message] = []
+        for draft, leaves, below in zip(batch.drafts, batch.leaves, expansions, strict=True):
+            fresh = [
+                node
+                for leaf, expansion in zip(leaves, below, strict=True)
+                for node in _grow(draft.tree, leaf, expansion)
+            ]
+            self.num_drafted += len(fresh)
+            draft.steps_since_ask += 1
+            if self.settings.delivery == "push" and fresh:
+                messages.append(self._propose(draft, fresh))
+                draft.asked = False
+            else:
+                messages.extend(self._answer(draft))
+        return messages
+
+    def _answer(self, draft: Draft) -> list[Message]:
+        if not draft.asked or not self.growth.ready(draft):
+            return []
+        draft.asked = False
+        tree, settings = draft.tree, self.settings
+        if settings.verify_shape == "chain":
+            nodes = tree.best_chain(settings.num_draft_tokens)
+        else:
+            cap = settings.num_draft_tokens
+            [nodes] = select_trees([tree], depth_caps=[cap], budget=max(_ANSWER_NODES, settings.budget))
+        draft.trunk = tree.path_tokens(nodes[-1]) if nodes and settings.growth == "fan_out" else []
+        return [self._propose(draft, nodes)]
+
+    def _propose(self, draft: Draft, nodes: Sequence[int]) -> Propose:
+        tokens, parents, scores = draft.tree.export(nodes)
+        self._serial += 1
+        return Propose(
+            request=draft.request,
+            generation=draft.generation,
+            base_length=len(draft.prefix),
+            base_digest=draft.prefix.digest,
+            tokens=tokens,
+            parents=parents,
+            scores=scores,
+            serial=self._serial,
+        )
+
+
+def _grow(tree: DraftTree, leaf: int, expansion: Expansion) -> list[int]:
+    """Graft guesses below a leaf; inner nodes of a sub-tree count as expanded. Returns the nodes that are new."""
+    before = len(tree)
+    ids = tree.graft(leaf, expansion.tokens, expansion.parents, expansion.scores)
+    for parent in set(np.asarray(expansion.parents).tolist()):
+        if parent >= 0:
+            tree.expanded[ids[parent]] = True
+    return [node for node in ids if node >= before]

@@ -1,0 +1,111 @@
+"""One request at the leader: its sequence, the mirror of its draft tree, who waits for whom, and its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dist_spec.core.plan import PlanRow
+from dist_spec.core.sequence import Sequence
+from dist_spec.core.tree import DraftTree
+from dist_spec.core.types import NO_PARENT, ForwardRow, IntArray, Usage
+
+
+@dataclass(kw_only=True, slots=True)
+class Live:
+    """State of one request.
+
+    Attributes:
+        owner: the frontend that opened it ("" when opened in process).
+        running: it has cache blocks; otherwise it is queued.
+        asked: drafters that still owe an answer for the present head.
+        waited: the coming step was held up for an answer (to learn what waiting brings).
+    """
+
+    sequence: Sequence
+    tree: DraftTree
+    owner: str
+    opened_s: float
+    running: bool = False
+    started_s: float = 0.0
+    first_token_s: float | None = None
+    last_token_s: float = 0.0
+    asked: set[str] = field(default_factory=set)
+    asked_s: float = 0.0
+    wait_until_s: float = 0.0
+    waited: bool = False
+
+    @staticmethod
+    def start(sequence: Sequence, *, owner: str, now: float) -> Live:
+        tree = DraftTree(len(sequence.prefix), sequence.tokens[-1])
+        return Live(sequence=sequence, tree=tree, owner=owner, opened_s=now)
+
+    @property
+    def usage(self) -> Usage:
+        return self.sequence.usage
+
+    def depth_cap(self) -> int:
+        """Deepest node worth verifying: the target adds one token of its own, so the last room is never drafted."""
+        return self.sequence.room - 1
+
+    def count(self, row: PlanRow, *, num_accepted: int, num_kept: int, now: float) -> None:
+        usage, nodes = self.usage, row.forward.num_nodes
+        usage.steps += 1
+        usage.ready_steps += nodes > 0
+        usage.verified += nodes
+        usage.accepted += num_accepted
+        depths = range(1, row.ready_depth + 1)
+        for depth in depths:
+            if len(usage.verified_by_depth) < depth:
+                usage.verified_by_depth.append(0)
+                usage.accepted_by_depth.append(0)
+            usage.verified_by_depth[depth - 1] += 1
+            usage.accepted_by_depth[depth - 1] += depth <= num_accepted
+        if self.first_token_s is None:
+            self.first_token_s = now
+        self.last_token_s = now
+
+    def report(self) -> dict[str, float]:
+        """Flat figures of this request for its frontend."""
+        usage = self.usage
+        first = self.first_token_s if self.first_token_s is not None else self.last_token_s
+        return {
+            "steps": usage.steps,
+            "drafted": usage.drafted,
+            "verified": usage.verified,
+            "accepted": usage.accepted,
+            "committed": usage.committed,
+            "ready_steps": usage.ready_steps,
+            "queue_s": max(self.started_s - self.opened_s, 0.0),
+            "ttft_s": max(first - self.opened_s, 0.0),
+            "decode_s": max(self.last_token_s - first, 0.0),
+        }
+
+
+def plan_row(live: Live, nodes: Seq[int], *, block_table: IntArray, max_pending: int) -> PlanRow:
+    """The forward row of one request: what of its text is not cached yet, and `nodes` of its tree below that."""
+    sequence, tree = live.sequence, live.tree
+    pending = sequence.tokens[sequence.cached : sequence.cached + max_pending]
+    final = sequence.cached + len(pending) == len(sequence.prefix)
+    nodes = nodes if final else ()
+    number = {node: i for i, node in enumerate(nodes)}
+    parents = [number.get(tree.parent[node], NO_PARENT) for node in nodes]
+    forward = ForwardRow(
+        block_table=block_table,
+        cached=sequence.cached,
+        tokens=np.array([*pending, *(tree.token[node] for node in nodes)], np.int32),
+        num_pending=len(pending),
+        parents=np.array(parents, np.int32),
+        num_logits=1 + len(nodes) if final else 0,
+    )
+    return PlanRow(
+        key=sequence.key,
+        forward=forward,
+        sampling=sequence.sampling,
+        noise_index=sequence.noise_index,
+        final=final,
+        ready_depth=max((tree.depth(node) for node in nodes), default=0),
+        base_length=sequence.cached + len(pending),
+    )

@@ -1,0 +1,86 @@
+"""Who is connected to the leader, and whether they still make progress (law 10). No sockets: time is an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dist_spec.core.messages import Hello
+
+
+@dataclass(kw_only=True, slots=True)
+class Member:
+    """One peer.
+
+    Attributes:
+        heard_s, pinged_s: when a message last came from it, and when it was last pinged.
+        silent: nothing was heard for too long; it gets nothing until it speaks again, then everything anew.
+        late: it missed the deadline of an answer; it is not asked again until it speaks.
+        proposals, useful_nodes, garbage: what it contributed, for the report.
+    """
+
+    name: str
+    role: str
+    kind: str = ""
+    step_s: float = 0.0
+    heard_s: float = 0.0
+    pinged_s: float = 0.0
+    silent: bool = False
+    late: bool = False
+    proposals: int = 0
+    useful_nodes: int = 0
+    garbage: int = 0
+
+
+class Membership:
+    """The leader's list of peers.
+
+    Args:
+        heartbeat_s: every peer gets a Ping this often.
+        dead_after_s: a peer not heard for this long counts as silent.
+    """
+
+    def __init__(self, *, heartbeat_s: float = 1.0, dead_after_s: float = 5.0) -> None:
+        self.heartbeat_s = heartbeat_s
+        self.dead_after_s = dead_after_s
+        self.members: dict[str, Member] = {}
+
+    def join(self, peer: str, hello: Hello, *, now: float) -> Member:
+        member = Member(
+            name=hello.name, role=hello.role, kind=hello.kind, step_s=hello.step_s, heard_s=now, pinged_s=now
+        )
+        self.members[peer] = member
+        return member
+
+    def leave(self, peer: str) -> Member | None:
+        return self.members.pop(peer, None)
+
+    def heard(self, peer: str, *, now: float) -> bool:
+        """Note traffic from a peer; True if it had been silent and must be told everything anew."""
+        member = self.members.get(peer)
+        if member is None:
+            return False
+        revived, member.silent, member.late, member.heard_s = member.silent, False, False, now
+        return revived
+
+    def drafters(self) -> list[str]:
+        """Drafters worth sending to."""
+        return [peer for peer, m in self.members.items() if m.role == "drafter" and not m.silent]
+
+    def answering(self) -> list[str]:
+        """Drafters worth asking and waiting for."""
+        return [peer for peer, m in self.members.items() if m.role == "drafter" and not m.silent and not m.late]
+
+    def silenced(self, *, now: float) -> list[str]:
+        """Mark peers that have been quiet for too long; returns those newly marked."""
+        quiet = [p for p, m in self.members.items() if not m.silent and now - m.heard_s > self.dead_after_s]
+        for peer in quiet:
+            self.members[peer].silent = True
+        return quiet
+
+    def due_pings(self, *, now: float) -> list[str]:
+        """Peers whose last ping is a heartbeat ago. Silent ones are pinged too: it tells a returning peer that the
+        leader lives, and costs a few bytes."""
+        due = [p for p, m in self.members.items() if now - m.pinged_s >= self.heartbeat_s]
+        for peer in due:
+            self.members[peer].pinged_s = now
+        return due

@@ -1,0 +1,131 @@
+"""The typed messages of the protocol (docs/protocol.md). Plain data: how they become bytes is the codec's business.
+
+Every message about a request names it by (request, generation) and the prefix it speaks of by length and digest, so
+that loss, repetition, delay and reordering cost speed and never output (law 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from dist_spec.core.types import FloatArray, IntArray, Sampling
+
+PROTOCOL_VERSION = 1
+
+MAX_REQUEST_ID = 128
+MAX_NODES = 4096
+MAX_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """Sent once by whoever connects. `role` is "drafter" or "frontend".
+
+    `vocabulary` holds a 4-byte hash per 64 consecutive ids of the sender's token-to-id map (empty: the sender has no
+    tokenizer, e.g. an n-gram drafter), so that the leader can refuse a drafter with another map and say where it differs.
+    """
+
+    role: str
+    name: str
+    protocol: int = PROTOCOL_VERSION
+    vocabulary: bytes = b""
+    vocab_size: int = 0
+    kind: str = ""
+    step_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Open:
+    """A request begins (or is re-told to a late joiner): prompt, then `generated` tokens committed so far.
+
+    frontend -> leader opens a request; leader -> drafter tells of it. The noise index of a token is
+    `generated_offset` plus its index among the tokens generated here, so resume and late drafters agree.
+    """
+
+    request: str
+    generation: int
+    prompt: IntArray
+    sampling: Sampling
+    generated: IntArray = field(default_factory=lambda: np.empty(0, np.int32))
+    generated_offset: int = 0
+    ask: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """`tokens` follow the prefix (base_length, base_digest). `num_accepted` of them were drafted. With `ask`, the
+    receiver must answer with a `Propose` whose base is the new head, even an empty one. `margins` (frontends only, and
+    only when the target reports them): per token, the gap between best and second-best (perturbed) score in nats."""
+
+    request: str
+    generation: int
+    base_length: int
+    base_digest: int
+    tokens: IntArray
+    num_accepted: int = 0
+    ask: bool = False
+    margins: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Propose:
+    """Draft-tree nodes below the prefix (base_length, base_digest), as arrays closed under ancestors.
+
+    tokens (n,) int32; parents (n,) int32, -1 = the base, else an index smaller than the node's own; scores (n,)
+    float32, log of the edge's estimated probability. `serial` numbers a drafter's proposals (for records only).
+    """
+
+    request: str
+    generation: int
+    base_length: int
+    base_digest: int
+    tokens: IntArray
+    parents: IntArray
+    scores: FloatArray
+    serial: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """The sender lost track: it has `have_length` tokens of this request (0: knows nothing of it) and wants the rest."""
+
+    request: str
+    generation: int
+    have_length: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Close:
+    """The request is over. `reason`: "stop", "length", "abort" or "error: ...". `stats` is a flat report (frontends)."""
+
+    request: str
+    generation: int
+    reason: str
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ping:
+    """Nothing to say, but alive. `progress` grows with the work done (draft steps, verifications)."""
+
+    progress: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bye:
+    """The sender leaves, or refuses the receiver (`reason` says why; then `fatal` is true).
+
+    A refusal for another tokenizer carries the leader's `tokens` of the first 64 ids that differ, from `first_id` on.
+    """
+
+    reason: str = ""
+    fatal: bool = False
+    first_id: int = 0
+    tokens: tuple[str, ...] = ()
+
+
+Message: TypeAlias = Hello | Open | Commit | Propose | Need | Close | Ping | Bye
+MESSAGE_TYPES: tuple[type[Message], ...] = (Hello, Open, Commit, Propose, Need, Close, Ping, Bye)

@@ -1,0 +1,55 @@
+"""What one verification step is to do, decided once on the leader (law 9), and the wait that may come before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dist_spec.core.types import ForwardRow, Sampling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanRow:
+    """One sequence's part of a step.
+
+    Attributes:
+        key: the request.
+        forward: tokens to run and the draft tree among them.
+        sampling, noise_index: how the next token is chosen; noise_index is that of the token after the last pending one.
+        final: False for a prefill chunk after which more of the prompt is to come (no verdict then).
+        ready_depth: depth of the tree at hand when the step starts.
+        base_length: committed tokens, pending ones included.
+    """
+
+    key: tuple[str, int]
+    forward: ForwardRow
+    sampling: Sampling
+    noise_index: int
+    final: bool
+    ready_depth: int
+    base_length: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One verification step: its number, its rows, and the budget and price it was decided under."""
+
+    step: int
+    rows: tuple[PlanRow, ...]
+    budget: int
+    price: float
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(row.forward.num_nodes for row in self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.forward.tokens) for row in self.rows)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait:
+    """Nothing is to be verified before `until_s`, unless a message arrives; `cause` is "pull" or "miss"."""
+
+    until_s: float
+    cause: str

@@ -1,0 +1,72 @@
+"""The four independent switches of speculation, and the numbers that go with them; knows nothing of files or YAML.
+
+The published methods are settings of one system: synchronous speculation = none/pull, PEARL = optimistic/pull/chain,
+SSD (Saguaro) = fan_out/pull/chain/draft, the default = best_first/push/tree/plain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dist_spec.errors import ConfigError
+
+Growth: TypeAlias = Literal["none", "optimistic", "fan_out", "best_first"]
+Delivery: TypeAlias = Literal["push", "pull"]
+VerifyShape: TypeAlias = Literal["chain", "tree"]
+OnMiss: TypeAlias = Literal["plain", "draft", "wait"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speculation:
+    """What the leader and the drafters agree on.
+
+    Attributes:
+        growth: which leaves a drafter expands, and when.
+        delivery: `push` streams nodes as they are made; `pull` sends them when asked for after a verdict.
+        verify_shape: the best chain or the best sub-tree is verified.
+        on_miss: without a guess, verify plainly, have the drafter draft first (pull only), or wait while the price allows.
+        budget: draft-tree nodes verified per step over all rows; 0 is plain decoding.
+        num_draft_tokens: depth to which a draft is made (chains, on-demand drafts) or capped (best first).
+        num_leaves: leaves a drafter expands in one step, over all requests.
+        num_children: guesses published below each expanded leaf.
+        fan_out: prepared next tokens per outcome (`fan_out` growth).
+        max_nodes: nodes of one request's draft tree, at a drafter and in the leader's mirror.
+        max_wait_s: upper bound of a wait on a miss.
+        pull_timeout_s: how long a pulled proposal may take before the step goes on without it.
+    """
+
+    growth: Growth = "best_first"
+    delivery: Delivery = "push"
+    verify_shape: VerifyShape = "tree"
+    on_miss: OnMiss = "plain"
+    budget: int = 8
+    num_draft_tokens: int = 16
+    num_leaves: int = 8
+    num_children: int = 4
+    fan_out: int = 3
+    max_nodes: int = 4096
+    max_wait_s: float = 0.005
+    pull_timeout_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.growth == "none" and self.delivery != "pull":
+            raise ConfigError(
+                "speculation.growth 'none' drafts only when asked, but speculation.delivery is 'push'",
+                fix="set speculation.delivery: pull",
+            )
+        if self.growth == "fan_out" and self.delivery != "pull":
+            raise ConfigError(
+                "speculation.growth 'fan_out' prepares answers to a question, but speculation.delivery is 'push'",
+                fix="set speculation.delivery: pull, or growth: best_first",
+            )
+        if self.on_miss == "draft" and self.delivery != "pull":
+            raise ConfigError(
+                "speculation.on_miss 'draft' answers a pull, but speculation.delivery is 'push'",
+                fix="set speculation.delivery: pull, or on_miss: wait",
+            )
+
+    @property
+    def asks(self) -> bool:
+        """Whether the leader asks for an answer after a verdict."""
+        return self.delivery == "pull" or self.on_miss == "wait"

@@ -1,0 +1,88 @@
+"""The walk that rules with one right token per position share: pick, descend if it was drafted, else stop. It knows
+neither how the token is picked nor who drafted the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dist_spec.core.types import NO_PARENT, FloatArray, IntArray, Verdict
+from dist_spec.errors import ModelError, ProtocolError, RequestError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def walk(
+    pick: Callable[[FloatArray, int], tuple[int, float]],
+    *,
+    tokens: IntArray,
+    parents: IntArray,
+    logits: torch.Tensor,
+    with_margin: bool,
+) -> Verdict:
+    """Follow the target's own tokens through the draft tree.
+
+    Args:
+        pick: (logits row, depth) -> (token, margin); called for visited nodes only, root side first.
+        with_margin: report the smallest margin that `pick` returned, else NaN.
+    """
+    if logits.ndim != 2 or logits.shape[0] != len(tokens) + 1:
+        raise ModelError(f"expected logits of {len(tokens) + 1} rows (one and one per node), got {tuple(logits.shape)}")
+    child_of = _children(tokens, parents)
+    node = NO_PARENT
+    path: list[int] = []
+    emitted: list[int] = []
+    smallest = float("inf")
+    while True:
+        token, margin = pick(_host_row(logits, node + 1), len(path))
+        emitted.append(token)
+        smallest = min(smallest, margin)
+        child = child_of.get((node, token))
+        if child is None:
+            margin = smallest if with_margin else float("nan")
+            return Verdict(path=tuple(path), token=token, tokens=tuple(emitted), margin=margin)
+        path.append(child)
+        node = child
+
+
+def best_token(scores: npt.NDArray[np.floating[Any]], depth: int) -> int:
+    """Id of the largest score (ties: the smallest id).
+
+    Raises:
+        RequestError: the largest score is NaN or infinite. numpy's argmax returns the first NaN, so one look suffices.
+    """
+    token = int(scores.argmax())
+    if not np.isfinite(scores[token]):
+        raise RequestError(
+            f"the target's best score is {scores[token]} at {depth} token(s) below the last pending one",
+            fix="decode this prompt in float32, or leave it out; other requests are not affected",
+        )
+    return token
+
+
+def gap(scores: npt.NDArray[np.floating[Any]], token: int) -> float:
+    """Best minus second-best score, given the id of the best; infinite when nothing else is possible."""
+    rest = [part.max() for part in (scores[:token], scores[token + 1 :]) if part.size]
+    return float("inf") if not rest else float(scores[token]) - float(max(rest))
+
+
+def _children(tokens: IntArray, parents: IntArray) -> dict[tuple[int, int], int]:
+    """(parent, token) -> node; of equal siblings the first counts."""
+    if len(tokens) != len(parents):
+        raise ProtocolError(f"a draft tree has {len(tokens)} tokens but {len(parents)} parents")
+    children: dict[tuple[int, int], int] = {}
+    for node, link in enumerate(zip(parents.tolist(), tokens.tolist(), strict=True)):
+        if not NO_PARENT <= link[0] < node:
+            raise ProtocolError(f"node {node} of a draft tree has parent {link[0]}; parents must come first")
+        children.setdefault(link, node)
+    return children
+
+
+def _host_row(logits: torch.Tensor, row: int) -> FloatArray:
+    """One row as numpy float32; free when it is that already."""
+    host: FloatArray = logits[row].detach().float().cpu().numpy()
+    return host

@@ -1,0 +1,103 @@
+"""From a drafter's settings to the drafter; the one place that lists the kinds."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from dist_spec.config import (
+    DrafterConfig,
+    ModelDrafterConfig,
+    NgramDrafterConfig,
+    PluginDrafterConfig,
+    ScriptedDrafterConfig,
+)
+from dist_spec.core.settings import Speculation
+from dist_spec.drafters.base import Drafter
+from dist_spec.drafters.ngram import NgramDrafter
+from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
+from dist_spec.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltDrafter:
+    """A drafter and what its process must tell the leader: the hashes of its tokenizer's map (empty: it has none) and
+    the tokens by id, to name the first that differs."""
+
+    drafter: Drafter
+    vocabulary: bytes = b""
+    tokens: Sequence[str] = ()
+    step_s: float = 0.0
+
+
+def build_drafter(config: DrafterConfig, *, settings: Speculation, max_requests: int = 4) -> BuiltDrafter:
+    """Build the drafter that a configuration entry describes.
+
+    Raises:
+        ModelError, UnsupportedError: its model cannot be loaded or run.
+        ConfigError: a file or plugin cannot be found.
+    """
+    match config:
+        case NgramDrafterConfig():
+            return BuiltDrafter(
+                drafter=NgramDrafter(max_ngram=config.max_ngram, num_draft_tokens=config.num_draft_tokens)
+            )
+        case ModelDrafterConfig():
+            return _model(config, settings, max_requests)
+        case ScriptedDrafterConfig():
+            return _scripted(config)
+        case PluginDrafterConfig():
+            return BuiltDrafter(drafter=_plugin(config))
+        case _:
+            assert_never(config)
+
+
+def _model(config: ModelDrafterConfig, settings: Speculation, max_requests: int) -> BuiltDrafter:
+    from dist_spec.drafters.model import ModelDrafter
+    from dist_spec.models.loading import load_model
+
+    loaded = load_model(
+        config.model, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
+    )
+    drafter = ModelDrafter(
+        loaded,
+        max_requests=max_requests,
+        max_model_len=config.max_model_len,
+        max_nodes=min(settings.max_nodes, 512),
+    )
+    tokenizer = loaded.tokenizer
+    return BuiltDrafter(drafter=drafter, vocabulary=tokenizer.vocabulary_hashes(), tokens=tokenizer.token_map)
+
+
+def _scripted(config: ScriptedDrafterConfig) -> BuiltDrafter:
+    """The file holds one text per line as token ids separated by blanks: prompt and output. A request takes the first
+    line that begins with its prompt."""
+    try:
+        lines = Path(config.text_file).read_text().splitlines()
+        texts = [[int(word) for word in line.split()] for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"drafter {config.name}: cannot read text_file {config.text_file}: {error}",
+            fix="give a file with one text per line, as token ids separated by blanks",
+        ) from error
+    if not texts:
+        raise ConfigError(f"drafter {config.name}: text_file {config.text_file} is empty")
+    drafter = ScriptedDrafter(
+        lambda key: texts[0], law=RankLaw(a=config.a, b=config.b), vocab_size=1 << 17, seed=config.seed
+    )
+    return BuiltDrafter(drafter=drafter, step_s=config.step_s)
+
+
+def _plugin(config: PluginDrafterConfig) -> Drafter:
+    module, _, name = config.target.partition(":")
+    try:
+        drafter: Drafter = getattr(importlib.import_module(module), name)(**config.options)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"drafter {config.name}: cannot make {config.target}: {error}",
+            fix="target is package.module:Class, importable here; options are its keyword arguments",
+        ) from error
+    return drafter

@@ -1,0 +1,102 @@
+"""Runs packed steps through a model: lean where the family is known, else transformers' own forward. Knows no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dist_spec.errors import UnsupportedError
+from dist_spec.models.attention import INTERFACE_NAME, attend_loop, attend_padded, attend_single
+from dist_spec.models.kv_cache import PagedKVCache
+from dist_spec.models.lean import LeanStack, build_lean
+from dist_spec.models.linear import INVARIANT_ROWS
+from dist_spec.models.loading import LoadedModel
+from dist_spec.models.step import Attend, Segment, Step, make_step
+
+_PACK_UP_TO_BYTES = 4 << 30
+"""Packed weights are a second copy; models above this size keep one."""
+
+ATTENTION = {"loop": attend_loop, "single": attend_single, "padded": attend_padded}
+
+
+class PackedModel:
+    """A model with its KV pool.
+
+    Args:
+        num_slots: KV slots (tokens) in the pool.
+        batch_invariant: a token's logits do not depend on what rides along (CPU only).
+        attention: "loop", "single" or "padded"; None chooses by device and mode.
+        lean: False forces transformers' own forward.
+    Raises:
+        UnsupportedError: batch-invariant mode on a GPU.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        num_slots: int,
+        batch_invariant: bool = False,
+        attention: str | None = None,
+        lean: bool = True,
+    ) -> None:
+        if batch_invariant and loaded.device.type != "cpu":
+            raise UnsupportedError("batch-invariant mode exists on CPU only", fix="set batch_invariant: false")
+        self.loaded = loaded
+        self.batch_invariant = batch_invariant
+        self.min_rows = INVARIANT_ROWS if batch_invariant else 1
+        self.cache = PagedKVCache(loaded.config, num_slots=num_slots, dtype=loaded.dtype, device=loaded.device)
+        default = "padded" if loaded.device.type == "cuda" else "single" if batch_invariant else "loop"
+        self.attention = attention or default
+        self._attend: Attend = ATTENTION[self.attention]
+        with torch.inference_mode():
+            if lean and loaded.lean is None:
+                small = loaded.num_parameters * loaded.dtype.itemsize <= _PACK_UP_TO_BYTES
+                loaded.lean = build_lean(loaded.model, pack=small)
+            self._lean: LeanStack | None = loaded.lean if lean else None
+
+    @property
+    def is_lean(self) -> bool:
+        return self._lean is not None
+
+    def logits(
+        self,
+        segments: Sequence[Segment],
+        *,
+        tokens: npt.NDArray[np.integer],
+        positions: npt.NDArray[np.integer],
+        logit_rows: Sequence[int],
+    ) -> torch.Tensor:
+        """Write K/V of `tokens` into the pool and return logits of `logit_rows`, (n, vocab) float32 on the device."""
+        with torch.inference_mode():
+            step = make_step(
+                segments,
+                tokens=tokens,
+                positions=positions,
+                logit_rows=logit_rows,
+                cache=self.cache,
+                attend=self._attend,
+                min_rows=self.min_rows,
+            )
+            if self._lean is not None:
+                return self._lean.logits(step, last_position=int(positions.max()), min_rows=self.min_rows).float()
+            return self._stock_forward(step)
+
+    def _stock_forward(self, step: Step) -> torch.Tensor:
+        model, wanted = self.loaded.model, list(step.logit_rows)
+        if model.config.get_text_config()._attn_implementation != INTERFACE_NAME:
+            model.set_attn_implementation(INTERFACE_NAME)
+        # One row at least: the head then runs on a row that nobody asked for, once per prefill chunk.
+        keep = wanted + [0] * (max(self.min_rows, 1) - len(wanted))
+        result = model(
+            input_ids=step.ids[None],
+            position_ids=step.positions[None],
+            use_cache=False,
+            logits_to_keep=torch.tensor(keep, dtype=torch.long, device=step.ids.device),
+            step=step,
+        )
+        logits: torch.Tensor = result.logits[0, : len(wanted)].float()
+        return logits

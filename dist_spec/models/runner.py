@@ -1,0 +1,111 @@
+"""The one place between the scheduler's rows and tensors: forward passes, and compaction after a verdict.
+
+It knows no requests, no rules and no clock. Target and tests use it; the model drafter shares `PackedModel` below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from dist_spec.core.types import ForwardRow
+from dist_spec.models.kv_cache import bytes_per_token, path_moves
+from dist_spec.models.loading import LoadedModel
+from dist_spec.models.packed import PackedModel
+from dist_spec.models.rows import plan_segments
+
+
+class PendingForward:
+    """A forward pass that was started. On CPU it is already done, on a GPU `wait` synchronises."""
+
+    def __init__(self, logits: torch.Tensor, event: torch.cuda.Event | None) -> None:
+        self._logits = logits
+        self._event = event
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._event is None or bool(self._event.query())
+
+    def wait(self) -> torch.Tensor:
+        """The logits, as `ModelRunner.forward` gives them."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._logits
+
+
+class ModelRunner:
+    """A model over `num_blocks` KV blocks of `block_size` tokens each.
+
+    Args:
+        batch_invariant: bit-equal logits for a token however many rows ride along (CPU; see `invariance.probe`).
+        attention, lean: see `PackedModel`; tests compare them.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        num_blocks: int,
+        block_size: int,
+        batch_invariant: bool,
+        attention: str | None = None,
+        lean: bool = True,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.batch_invariant = batch_invariant
+        self.packed = PackedModel(
+            loaded,
+            num_slots=num_blocks * block_size,
+            batch_invariant=batch_invariant,
+            attention=attention,
+            lean=lean,
+        )
+        self.loaded = loaded
+        self.device = loaded.device
+        self.vocab_size = loaded.vocab_size
+        self.max_positions = loaded.max_positions
+
+    @property
+    def kv_bytes(self) -> int:
+        return bytes_per_token(self.loaded.config, self.loaded.dtype) * self.num_blocks * self.block_size
+
+    def forward(self, rows: Sequence[ForwardRow]) -> torch.Tensor:
+        """Cache K/V of every row's tokens; logits of each row's last `num_logits` tokens, rows in order.
+
+        Returns:
+            (sum of num_logits, vocab) float32 on the model's device.
+        Raises:
+            CapacityError: a row does not fit into its blocks or the model's context.
+        """
+        if not rows:
+            return torch.empty((0, self.vocab_size), device=self.device)
+        segments, positions, logit_rows = plan_segments(
+            rows,
+            block_size=self.block_size,
+            one_at_a_time=self.packed.attention == "single",
+            max_positions=self.max_positions,
+        )
+        tokens = rows[0].tokens if len(rows) == 1 else np.concatenate([row.tokens for row in rows])
+        return self.packed.logits(segments, tokens=tokens, positions=positions, logit_rows=logit_rows)
+
+    def launch(self, rows: Sequence[ForwardRow]) -> PendingForward:
+        """Start `forward` and return at once where the device works by itself (GPU)."""
+        logits = self.forward(rows)
+        if self.device.type != "cuda":
+            return PendingForward(logits, None)
+        event = torch.cuda.Event()
+        event.record()
+        return PendingForward(logits, event)
+
+    def compact(self, rows: Sequence[ForwardRow], paths: Sequence[Sequence[int]]) -> None:
+        """After a verdict: put each row's accepted nodes (`paths`, indices of nodes, root side first) right behind its
+        committed tokens, so that slots up to cached + num_pending + len(path) hold committed text. Nothing is recomputed.
+        """
+        source, target = path_moves(rows, paths, block_size=self.block_size)
+        if source:
+            with torch.inference_mode():
+                moves = torch.tensor([source, target], dtype=torch.long).to(self.device)
+                self.packed.cache.move(moves[0], moves[1])

@@ -1,0 +1,1 @@
+"""The side that faces clients; talks messages and imports no torch."""

@@ -1,0 +1,141 @@
+"""A frontend's connection to the leader: opens requests and yields what is committed. It knows token ids, not text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+import numpy as np
+
+from dist_spec.core.attachment import Attachment
+from dist_spec.core.messages import Bye, Close, Commit, Hello, Open, Ping
+from dist_spec.core.prefix import Prefix
+from dist_spec.core.types import Sampling
+from dist_spec.errors import ProtocolError, TransportError
+from dist_spec.transports.base import LEADER, Transport
+
+
+@dataclass(kw_only=True, slots=True)
+class Stream:
+    """One request as the frontend knows it.
+
+    Attributes:
+        tokens: committed so far, in order.
+        kinds: parallel to `tokens`: True where the token had been drafted and was accepted.
+        times: when each commit arrived, (monotonic seconds, number of tokens).
+        margins: parallel to `tokens` where the target reports them.
+        reason: why it ended ("" while it runs).
+    """
+
+    request: str
+    generation: int
+    prefix: Prefix
+    opened_s: float
+    tokens: list[int] = field(default_factory=list)
+    kinds: list[bool] = field(default_factory=list)
+    times: list[tuple[float, int]] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+    reason: str = ""
+    closed_s: float = 0.0
+    stats: dict[str, float] = field(default_factory=dict)
+
+    def take(self, commit: Commit, *, now: float) -> int:
+        """Append what is new in a commit (repeats are harmless); returns how many tokens that was."""
+        known = len(self.prefix) - commit.base_length
+        if known < 0 or not self.prefix.matches(commit.base_length, commit.base_digest):
+            raise ProtocolError(f"request {self.request!r}: a commit does not follow what was received")
+        fresh = commit.tokens.tolist()[known:]
+        self.prefix.extend(fresh)
+        self.tokens.extend(fresh)
+        accepted = max(commit.num_accepted - known, 0)
+        self.kinds.extend([True] * accepted + [False] * (len(fresh) - accepted))
+        self.margins.extend(commit.margins.tolist()[known:])
+        if fresh:
+            self.times.append((now, len(fresh)))
+        return len(fresh)
+
+
+class Client:
+    """Opens requests and follows them.
+
+    Args:
+        transport: a connecting end.
+        name: unique among the leader's peers.
+        silence_s: the leader counts as gone when it says nothing for this long.
+    """
+
+    def __init__(self, transport: Transport, *, name: str, silence_s: float = 15.0) -> None:
+        self.transport = transport
+        self.streams: dict[tuple[str, int], Stream] = {}
+        self._silence_s = silence_s
+        self._attachment = Attachment(Hello(role="frontend", name=name))
+        self._ready = False
+
+    def connect(self, *, timeout_s: float) -> bool:
+        """Greet the leader until it answers; False when it has not after `timeout_s` (it may still be loading)."""
+        deadline = monotonic() + timeout_s
+        for message in self._attachment.start(now=monotonic()):
+            self.transport.send(LEADER, message)
+        while not self._ready and monotonic() < deadline:
+            self.poll(timeout_s=0.05)
+        return self._ready
+
+    def open(self, request: str, *, prompt: Sequence[int], sampling: Sampling) -> Stream:
+        """Begin a request."""
+        stream = Stream(request=request, generation=0, prefix=Prefix(prompt), opened_s=monotonic())
+        self.streams[request, 0] = stream
+        message = Open(request=request, generation=0, prompt=np.array(prompt, np.int32), sampling=sampling)
+        self.transport.send(LEADER, message)
+        return stream
+
+    def abort(self, stream: Stream) -> None:
+        self.transport.send(LEADER, Close(request=stream.request, generation=stream.generation, reason="abort"))
+
+    def poll(self, *, timeout_s: float) -> list[tuple[Stream, int]]:
+        """Take in what has arrived; returns (stream, new tokens) pairs, 0 for a stream that ended.
+
+        Raises:
+            TransportError: the leader refuses us, or has gone silent.
+        """
+        news: list[tuple[Stream, int]] = []
+        for _, message in self.transport.receive(timeout_s):
+            now = monotonic()
+            if isinstance(message, ProtocolError):
+                raise message
+            for answer in self._attachment.heard(message, now=now):
+                self.transport.send(LEADER, answer)
+            match message:
+                case Commit():
+                    stream = self.streams.get((message.request, message.generation))
+                    if stream is not None:
+                        news.append((stream, stream.take(message, now=now)))
+                case Close():
+                    stream = self.streams.pop((message.request, message.generation), None)
+                    if stream is not None:
+                        stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
+                        news.append((stream, 0))
+                case Bye(fatal=True):
+                    raise TransportError(f"the target refused the connection: {message.reason}")
+                case Ping():
+                    self._ready = True
+                case _:
+                    pass
+        self._keep_alive()
+        return news
+
+    def _keep_alive(self) -> None:
+        now = monotonic()
+        for message in self._attachment.tick(now=now):
+            self.transport.send(LEADER, message)
+        if self._ready and self._attachment.quiet_s(now=now) > self._silence_s:
+            raise TransportError(f"the target has said nothing for {self._silence_s:.0f} s", fix="see its log")
+
+    def follow(self, *, timeout_s: float = 0.25) -> Iterator[tuple[Stream, int]]:
+        """News of all open requests until every one has ended."""
+        while self.streams:
+            yield from self.poll(timeout_s=timeout_s)
+
+    def close(self) -> None:
+        self.transport.send(LEADER, Bye(reason="done"))
+        self.transport.close()

@@ -1,0 +1,1 @@
+"""Whole-cluster simulation: the workers' own steps on virtual time, one thread, one seed."""

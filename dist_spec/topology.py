@@ -1,0 +1,172 @@
+"""From settings to processes: what to start, with which arguments, on which cores. It starts nothing itself and knows
+nothing of models or messages."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dist_spec.config import Config, DrafterConfig, ModelDrafterConfig
+from dist_spec.errors import ConfigError, TransportError
+
+TARGET = "target"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessSpec:
+    """One process to start.
+
+    Attributes:
+        name: unique; "target" or the drafter's name.
+        argv: the command and its arguments.
+        env: variables to add to the environment.
+        cores: cores to pin it to; empty: not pinned.
+        restart: whether it is started again when it ends by itself.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+    restart: bool = False
+
+
+def plan_processes(
+    config: Config,
+    *,
+    config_path: str,
+    address: str,
+    sets: Sequence[str] = (),
+    available: Sequence[int] | None = None,
+) -> list[ProcessSpec]:
+    """The target first, then every drafter that has a process of its own.
+
+    Args:
+        config: the settings.
+        config_path: the file that the processes read them from (with `sets`, it must give the same settings).
+        sets: overrides to hand on, "place=value" each.
+        address: where the target listens and the drafters connect, "tcp://host:port".
+        available: the cores of this machine that may be used (default: those this process may run on).
+
+    Raises:
+        ConfigError: a core is named that this machine does not have.
+    """
+    cores = assign_cores(config, available=available_cores() if available is None else available)
+    base = (sys.executable, "-m", "dist_spec.cli")
+    overrides = tuple(part for text in sets for part in ("--set", text))
+    target = ProcessSpec(
+        name=TARGET,
+        argv=(*base, "target", config_path, "--bind", address, *overrides),
+        env=thread_env(num_threads(cores[TARGET], config.target.threads)),
+        cores=cores[TARGET],
+    )
+    drafters = [
+        ProcessSpec(
+            name=drafter.name,
+            argv=(*base, "draft", config_path, "--name", drafter.name, "--connect", address, *overrides),
+            env=thread_env(num_threads(cores[drafter.name], _threads(drafter))),
+            cores=cores[drafter.name],
+            restart=True,
+        )
+        for drafter in config.process_drafters
+    ]
+    return [target, *drafters]
+
+
+def assign_cores(config: Config, *, available: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Cores per process name. Named cores are taken as they are; the rest is dealt out.
+
+    A target on the CPU gets one core, drafters deal the others out among themselves (and share when there are too few);
+    without drafters the target gets all. A process whose model lives on a GPU is not pinned.
+    """
+    named: dict[str, tuple[int, ...] | None] = {TARGET: config.target.cores}
+    named |= {drafter.name: drafter.cores for drafter in config.process_drafters}
+    _check_available(named, available)
+    taken = {core for cores in named.values() for core in cores or ()}
+    free = [core for core in available if core not in taken] or list(available)
+
+    assigned: dict[str, tuple[int, ...]] = {name: cores for name, cores in named.items() if cores}
+    if TARGET not in assigned:
+        if config.target.device != "cpu":
+            assigned[TARGET] = ()
+        elif not config.process_drafters:
+            assigned[TARGET] = tuple(free)
+        else:
+            assigned[TARGET] = (free[0],)
+            free = free[1:] or free
+    waiting = [drafter for drafter in config.process_drafters if drafter.name not in assigned]
+    on_cpu = [drafter.name for drafter in waiting if _device(drafter) == "cpu"]
+    assigned |= {drafter.name: () for drafter in waiting if _device(drafter) != "cpu"}
+    for index, name in enumerate(on_cpu):
+        assigned[name] = tuple(free[index :: len(on_cpu)]) or (free[index % len(free)],)
+    return assigned
+
+
+def available_cores() -> list[int]:
+    """The cores this process may run on, ascending."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def num_threads(cores: Sequence[int], wanted: int | None) -> int:
+    """Threads of a process: as configured, else one per core it is pinned to (1 when it is not pinned)."""
+    return wanted if wanted is not None else max(1, len(cores))
+
+
+def thread_env(count: int) -> dict[str, str]:
+    """Environment variables that hold every numerical library to `count` threads."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return {name: str(count) for name in names} | {"TOKENIZERS_PARALLELISM": "false"}
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """("127.0.0.1", 5555) of "tcp://127.0.0.1:5555"; ConfigError when it is not of that form."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not address.startswith("tcp://") or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{address!r} is no address", fix="use tcp://HOST:PORT, for instance tcp://127.0.0.1:5555")
+    return host.strip("[]"), int(port)
+
+
+def listen_address(bind: str) -> str:
+    """`bind` with a free port in place of port 0.
+
+    Raises:
+        TransportError: the port is in use, or the host is not one of this machine's.
+    """
+    host, port = split_address(bind)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As ZeroMQ does: a port that a former run left in TIME_WAIT is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("" if host == "*" else host, port))
+            free = probe.getsockname()[1]
+    except OSError as error:
+        raise TransportError(
+            f"cannot listen at {bind}: {error.strerror or error}",
+            fix="end what listens there, or choose another port (0: a free one) by --set transport.bind=tcp://127.0.0.1:0",
+        ) from None
+    return f"{bind.rpartition(':')[0]}:{free}"
+
+
+def _check_available(named: Mapping[str, tuple[int, ...] | None], available: Sequence[int]) -> None:
+    for name, cores in named.items():
+        missing = [core for core in cores or () if core not in available]
+        if missing:
+            place = "target.cores" if name == TARGET else f"cores of drafter {name}"
+            raise ConfigError(
+                f"{place}: this machine has no core {', '.join(map(str, missing))} to use",
+                fix=f"use some of {', '.join(map(str, available))}, or leave the setting out",
+            )
+
+
+def _device(drafter: DrafterConfig) -> str:
+    return drafter.device if isinstance(drafter, ModelDrafterConfig) else "cpu"
+
+
+def _threads(drafter: DrafterConfig) -> int | None:
+    return drafter.threads if isinstance(drafter, ModelDrafterConfig) else 1

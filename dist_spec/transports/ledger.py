@@ -1,0 +1,125 @@
+"""The transfer ledger: what went over each link, and what waiting for it cost; it sends nothing and reads no clock.
+
+One row per (peer, direction, kind). Times are told by whoever knows them: `local_s` by the transport (encoding,
+checking and handing over, in this process), `wire_s` by an emulated link, `hidden_s` and `exposed_s` by the worker: a
+transfer that ended while a verification ran is hidden, one that the worker sat and waited for is exposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+__all__ = ["ANY_PEER", "Direction", "Ledger", "LedgerRow"]
+
+Direction: TypeAlias = Literal["in", "out"]
+ANY_PEER = "*"
+"""Stands for the peer where the time belongs to a kind and not to one link, and for all peers beyond `MAX_PEERS`."""
+MAX_PEERS = 64
+"""Peers with rows of their own: strangers that come under ever new names must not fill the memory."""
+
+
+@dataclass(kw_only=True, slots=True)
+class LedgerRow:
+    """Totals of one kind of message on one link.
+
+    Attributes:
+        messages: handed to the link ("out") or taken from it ("in").
+        num_bytes: sum of their frame lengths, without the transport's own framing.
+        drops: queued but never handed over (high-water mark, unknown or vanished peer), or received and malformed.
+        local_s: this process's time spent on them.
+        wire_s: time under way, where the link is emulated and so knows it; else 0.
+        hidden_s: time of transfers that ran behind a verification.
+        exposed_s: time spent waiting for them on the critical path.
+    """
+
+    peer: str
+    direction: Direction
+    kind: str
+    messages: int = 0
+    num_bytes: int = 0
+    drops: int = 0
+    local_s: float = 0.0
+    wire_s: float = 0.0
+    hidden_s: float = 0.0
+    exposed_s: float = 0.0
+
+    def add(self, other: LedgerRow) -> None:
+        """Add the other's totals to these."""
+        for column in _TOTALS:
+            setattr(self, column, getattr(self, column) + getattr(other, column))
+
+
+_TOTALS = tuple(field.name for field in fields(LedgerRow) if field.name not in ("peer", "direction", "kind"))
+
+
+class Ledger:
+    """Counters of one transport endpoint. Not for use by several threads."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, Direction, str], LedgerRow] = {}
+        self._peers: set[str] = set()
+
+    def _row(self, peer: str, direction: Direction, kind: str) -> LedgerRow:
+        row = self._rows.get((peer, direction, kind))
+        if row is None:
+            if peer not in self._peers and len(self._peers) >= MAX_PEERS and peer != ANY_PEER:
+                return self._row(ANY_PEER, direction, kind)
+            self._peers.add(peer)
+            row = self._rows[peer, direction, kind] = LedgerRow(peer=peer, direction=direction, kind=kind)
+        return row
+
+    def count(
+        self, kind: str, *, peer: str, direction: Direction, num_bytes: int, local_s: float = 0.0, wire_s: float = 0.0
+    ) -> None:
+        """One message crossed the border between this process and the link."""
+        row = self._row(peer, direction, kind)
+        row.messages += 1
+        row.num_bytes += num_bytes
+        row.local_s += local_s
+        row.wire_s += wire_s
+
+    def dropped(self, kind: str, *, peer: str, direction: Direction = "out", count: int = 1) -> None:
+        """Messages that were given up."""
+        self._row(peer, direction, kind).drops += count
+
+    def waited(self, kind: str, seconds: float, *, peer: str = ANY_PEER) -> None:
+        """The worker stood still for `seconds` until a message of this kind came (or until it gave up)."""
+        self.attribute(kind, exposed_s=seconds, peer=peer)
+
+    def attribute(
+        self,
+        kind: str,
+        *,
+        hidden_s: float = 0.0,
+        exposed_s: float = 0.0,
+        peer: str = ANY_PEER,
+        direction: Direction = "in",
+    ) -> None:
+        """Say how much time of a kind's transfers lay behind a verification and how much on the critical path."""
+        row = self._row(peer, direction, kind)
+        row.hidden_s += hidden_s
+        row.exposed_s += exposed_s
+
+    def rows(self) -> list[LedgerRow]:
+        """One row per (peer, direction, kind), sorted; live objects, for reading."""
+        return [self._rows[key] for key in sorted(self._rows)]
+
+    def totals(self) -> list[LedgerRow]:
+        """One row per (direction, kind) with the peers added up."""
+        return merge(self.rows())
+
+    def total(self, kind: str, *, direction: Direction) -> LedgerRow:
+        """The totals of one kind in one direction over all peers; zeros when there were none."""
+        found = [row for row in self.totals() if (row.direction, row.kind) == (direction, kind)]
+        return found[0] if found else LedgerRow(peer=ANY_PEER, direction=direction, kind=kind)
+
+
+def merge(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
+    """Rows added up over their peers, sorted by direction and kind; the given rows stay as they are."""
+    merged: dict[tuple[Direction, str], LedgerRow] = {}
+    for row in rows:
+        empty = LedgerRow(peer=ANY_PEER, direction=row.direction, kind=row.kind)
+        merged.setdefault((row.direction, row.kind), empty).add(row)
+    return [merged[key] for key in sorted(merged)]

@@ -1,0 +1,241 @@
+"""The transport between processes: ZeroMQ ROUTER (leader, binds) and DEALER (peers, connect). It moves frames and
+counts them; it knows nothing of what they mean and starts no thread of its own.
+
+A peer's name is its ZeroMQ routing id, so a restarted drafter takes over the place of its dead predecessor. Names must
+be unique: two living peers with one name keep throwing each other out. Losing a connection is no error; ZeroMQ makes a
+new one, and what was lost meanwhile the protocol asks for again.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from time import monotonic, perf_counter
+
+import zmq
+
+from dist_spec.core.messages import Message
+from dist_spec.errors import TransportError
+from dist_spec.transports.address import bind_error, checked_bind, checked_connect, identity_of, peer_name
+from dist_spec.transports.base import LEADER, Received
+from dist_spec.transports.codec import MAX_FRAME_BYTES
+from dist_spec.transports.fields import MAX_NAME, MAX_VOCABULARY
+from dist_spec.transports.ledger import Ledger
+from dist_spec.transports.outbox import HIGH_WATER, Outbox
+from dist_spec.transports.packet import pack, unpack
+
+__all__ = ["ZmqLeader", "ZmqPeer"]
+
+_MAX_DRAIN = 4096
+"""Messages taken by one `receive`, so that a flood cannot hold the caller for ever."""
+_RETRY_S = 0.01
+"""How often a waiting `receive` retries what could not be handed over."""
+_FAREWELL_MS = 250
+"""How long `close` may wait for the last messages to leave."""
+
+_OPTIONS: dict[int, int | bytes] = {
+    zmq.LINGER: 0,
+    zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
+    zmq.HANDSHAKE_IVL: 5_000,
+    zmq.HEARTBEAT_IVL: 2_000,  # notices a host that vanished; whether a process makes progress is judged elsewhere
+    zmq.HEARTBEAT_TIMEOUT: 10_000,
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_INTVL: 10,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.IMMEDIATE: 1,  # nothing is queued inside ZeroMQ for a connection that does not exist: the outbox does that
+    zmq.RECONNECT_IVL: 100,
+    zmq.RECONNECT_IVL_MAX: 1_000,
+}
+
+_contexts: set[zmq.Context[zmq.Socket[bytes]]] = set()
+"""Those in use. Held here because the garbage collector, should it find an end that nobody closed, could end a context
+before its socket, and that waits for ever."""
+
+
+class _Channel:
+    """A socket with the bounded queue before it."""
+
+    def __init__(self, socket_type: int, *, high_water: int, options: dict[int, int | bytes]) -> None:
+        self.ledger = Ledger()
+        self.outbox = Outbox(high_water=high_water, ledger=self.ledger)
+        self._context = zmq.Context()
+        _contexts.add(self._context)
+        self.socket = self._context.socket(socket_type)
+        for option, value in {**_OPTIONS, zmq.SNDHWM: high_water, zmq.RCVHWM: high_water, **options}.items():
+            self.socket.setsockopt(option, value)
+
+    def send(self, peer: str, message: Message, *, route: list[bytes]) -> None:
+        self._check_open()
+        self.outbox.push(peer, pack(message))
+        self.flush(peer, route=route)
+
+    def flush(self, peer: str, *, route: list[bytes]) -> None:
+        """Hand over what waits for a peer, as far as that goes without blocking."""
+        while (packet := self.outbox.peek(peer)) is not None:
+            start = perf_counter()
+            try:
+                self.socket.send_multipart([*route, *packet.frames], flags=zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except zmq.ZMQError as error:
+                if error.errno != errno.EHOSTUNREACH:
+                    raise TransportError(f"cannot send to {peer}: {error}") from error
+                self.outbox.give_up(peer)
+                return
+            self.outbox.pop(peer)
+            self.ledger.count(
+                packet.kind,
+                peer=peer,
+                direction="out",
+                num_bytes=packet.num_bytes,
+                local_s=packet.local_s + perf_counter() - start,
+            )
+
+    def drain(self) -> list[list[bytes]]:
+        """All multipart messages that have arrived."""
+        self._check_open()
+        arrived: list[list[bytes]] = []
+        while len(arrived) < _MAX_DRAIN:
+            try:
+                arrived.append(self.socket.recv_multipart(flags=zmq.NOBLOCK))
+            except zmq.Again:
+                break
+        return arrived
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something can be read, the timeout, or the moment to retry what still waits to be sent."""
+        if len(self.outbox):
+            timeout_s = min(timeout_s, _RETRY_S)
+        self.socket.poll(math.ceil(timeout_s * 1e3), zmq.POLLIN)
+
+    def close(self) -> None:
+        if self.socket.closed:
+            return
+        self.outbox.clear()
+        self.socket.close(linger=_FAREWELL_MS)
+        self._context.term()
+        _contexts.discard(self._context)
+
+    def _check_open(self) -> None:
+        if self.socket.closed:
+            raise TransportError("this transport was closed")
+
+
+class ZmqLeader:
+    """The bound end, with many peers.
+
+    Args:
+        bind: "tcp://127.0.0.1:PORT" (0: any free port; see `address`) or "ipc:///path".
+        allow_plaintext: permit an address that other hosts can reach; the wire is neither encrypted nor authenticated.
+        high_water: messages that may wait for one peer, here and inside ZeroMQ.
+        vocab_size: token ids of received messages must be smaller; may be set later, when the model is known.
+
+    Raises:
+        TransportError: the address is malformed, in use, not this host's, or reachable from outside without
+            `allow_plaintext`.
+    """
+
+    def __init__(
+        self,
+        bind: str = "tcp://127.0.0.1:0",
+        *,
+        allow_plaintext: bool = False,
+        high_water: int = HIGH_WATER,
+        vocab_size: int = MAX_VOCABULARY,
+    ) -> None:
+        bind = checked_bind(bind, allow_plaintext=allow_plaintext)
+        self.vocab_size = vocab_size
+        options: dict[int, int | bytes] = {zmq.ROUTER_HANDOVER: 1, zmq.ROUTER_MANDATORY: 1, zmq.IPV6: "[" in bind}
+        self._channel = _Channel(zmq.ROUTER, high_water=high_water, options=options)
+        self.ledger = self._channel.ledger
+        try:
+            self._channel.socket.bind(bind)
+        except zmq.ZMQError as error:
+            self._channel.close()
+            raise bind_error(bind, error) from error
+        self.address = self._channel.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def send(self, peer: str, message: Message) -> None:
+        """See `Transport.send`; for a peer that is not connected the message is dropped and counted.
+
+        Raises:
+            ProtocolError: the message cannot be encoded.
+            TransportError: this end was closed.
+        """
+        self._channel.send(peer, message, route=[identity_of(peer)])
+
+    def receive(self, timeout_s: float) -> list[Received]:
+        """See `Transport.receive`. The wait is rounded up to whole milliseconds."""
+        deadline = monotonic() + timeout_s
+        while True:
+            for peer in self._channel.outbox.waiting():
+                self._channel.flush(peer, route=[identity_of(peer)])
+            arrived = self._channel.drain()
+            left = deadline - monotonic()
+            if arrived or left <= 0:
+                return [self._unpack(*message) for message in arrived]
+            self._channel.wait(left)
+
+    def close(self) -> None:
+        """Let the last messages leave (for at most a quarter of a second) and free the address."""
+        self._channel.close()
+
+    def _unpack(self, identity: bytes, *frames: bytes) -> Received:
+        return unpack(frames, peer=peer_name(identity), vocab_size=self.vocab_size, ledger=self.ledger)
+
+
+class ZmqPeer:
+    """A connecting end: drafter or frontend. The leader may come later, go and return.
+
+    Args:
+        connect: the leader's address.
+        name: by which the leader knows this peer; unique among the peers.
+        high_water, vocab_size: as for `ZmqLeader`.
+
+    Raises:
+        TransportError: malformed address or name.
+    """
+
+    def __init__(
+        self, connect: str, name: str, *, high_water: int = HIGH_WATER, vocab_size: int = MAX_VOCABULARY
+    ) -> None:
+        connect = checked_connect(connect)
+        identity = identity_of(name)
+        if not name or len(identity) > MAX_NAME or peer_name(identity) != name or name == LEADER:
+            raise TransportError(f"{name!r} cannot be a peer's name", fix=f"use 1 to {MAX_NAME} printable characters")
+        self.name = name
+        self.vocab_size = vocab_size
+        options: dict[int, int | bytes] = {zmq.ROUTING_ID: identity, zmq.IPV6: "[" in connect}
+        self._channel = _Channel(zmq.DEALER, high_water=high_water, options=options)
+        self.ledger = self._channel.ledger
+        try:
+            self._channel.socket.connect(connect)
+        except zmq.ZMQError as error:
+            self._channel.close()
+            raise TransportError(f"cannot connect to {connect!r}: {error}", fix='use "tcp://HOST:PORT"') from error
+
+    def send(self, peer: str, message: Message) -> None:
+        """See `Transport.send`; the only peer is `LEADER`, for another the message is dropped and counted."""
+        if peer == LEADER:
+            self._channel.send(peer, message, route=[])
+        else:
+            self.ledger.dropped(pack(message).kind, peer=peer)
+
+    def receive(self, timeout_s: float) -> list[Received]:
+        """See `Transport.receive`. The wait is rounded up to whole milliseconds."""
+        deadline = monotonic() + timeout_s
+        while True:
+            self._channel.flush(LEADER, route=[])
+            arrived = self._channel.drain()
+            left = deadline - monotonic()
+            if arrived or left <= 0:
+                return [self._unpack(frames) for frames in arrived]
+            self._channel.wait(left)
+
+    def close(self) -> None:
+        """Let the last messages leave, for at most a quarter of a second."""
+        self._channel.close()
+
+    def _unpack(self, frames: list[bytes]) -> Received:
+        return unpack(frames, peer=LEADER, vocab_size=self.vocab_size, ledger=self.ledger)

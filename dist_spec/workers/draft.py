@@ -1,0 +1,92 @@
+"""A drafter's step: receive, pick leaves, expand them, publish. The loop around it (and the simulator) keeps time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dist_spec.core.attachment import Attachment
+from dist_spec.core.draft_session import DraftBatch, DraftSession
+from dist_spec.core.messages import Message
+from dist_spec.drafters.base import Drafter, ExpandRow
+from dist_spec.errors import ProtocolError
+from dist_spec.transports.base import LEADER, Transport
+from dist_spec.workers.record import Recorder
+
+
+class DraftWorker:
+    """Session, drafter and transport put together.
+
+    receive -> begin (pick leaves) -> [one draft step] -> finish (expand, publish)
+    """
+
+    def __init__(
+        self,
+        session: DraftSession,
+        *,
+        drafter: Drafter,
+        transport: Transport,
+        attachment: Attachment,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.session = session
+        self.drafter = drafter
+        self.transport = transport
+        self.attachment = attachment
+        self.recorder = recorder
+
+    def start(self, *, now: float) -> None:
+        self._send(self.attachment.start(now=now), now=now)
+
+    def receive(self, *, clock: Callable[[], float], timeout_s: float = 0.0) -> int:
+        """Take in what has arrived (waiting up to `timeout_s`); returns how many messages. Garbage is dropped."""
+        received = self.transport.receive(timeout_s)
+        now = clock()
+        for peer, message in received:
+            if isinstance(message, ProtocolError):
+                continue
+            if self.recorder is not None:
+                self.recorder.received(peer, message, now=now)
+            self._send(self.attachment.heard(message, now=now), now=now)
+            self._send(self.session.receive(message, now=now), now=now)
+        for key in self.session.take_closed():
+            self.drafter.close(key)
+        return len(received)
+
+    def begin(self, *, now: float) -> DraftBatch | None:
+        """Pick the leaves of the next draft step; None: nothing useful to do before a message arrives."""
+        batch = self.session.next_batch()
+        if batch is not None and self.recorder is not None:
+            self.recorder.drafted(batch, now=now)
+        return batch
+
+    def finish(self, batch: DraftBatch, *, now: float) -> None:
+        """Expand the leaves and publish what is new."""
+        expansions = self.drafter.expand(expand_rows(batch))
+        self.attachment.progress += 1
+        self._send(self.session.expanded(batch, expansions), now=now)
+
+    def tick(self, *, now: float) -> None:
+        self._send(self.attachment.tick(now=now), now=now)
+
+    def _send(self, messages: Sequence[Message], *, now: float) -> None:
+        for message in messages:
+            self.attachment.sent(now=now)
+            self.transport.send(LEADER, message)
+
+
+def expand_rows(batch: DraftBatch) -> list[ExpandRow]:
+    """The batch as a drafter sees it."""
+    return [
+        ExpandRow(
+            key=draft.key,
+            history=draft.prefix.tokens,
+            history_slots=draft.slots,
+            prompt_length=draft.prompt_length,
+            generated_offset=draft.generated_offset,
+            sampling=draft.sampling,
+            tree=draft.tree,
+            leaves=leaves,
+            width=batch.width,
+        )
+        for draft, leaves in zip(batch.drafts, batch.leaves, strict=True)
+    ]

@@ -1,0 +1,80 @@
+"""A drafter process: builds its drafter, attaches to the leader and drafts until told to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from dist_spec.config import Config
+from dist_spec.core.attachment import Attachment
+from dist_spec.core.draft_session import DraftSession
+from dist_spec.core.messages import Bye, Hello
+from dist_spec.drafters.build import BuiltDrafter, build_drafter
+from dist_spec.errors import TokenizerMismatchError, TransportError
+from dist_spec.telemetry.log import setup_logging
+from dist_spec.telemetry.timeline import Timeline
+from dist_spec.transports.zmq import ZmqPeer
+from dist_spec.workers.draft import DraftWorker
+from dist_spec.workers.loop import run_draft_loop
+from dist_spec.workers.record import Recorder
+from dist_spec.workers.settings import speculation_of
+from dist_spec.workers.signals import StopFlag
+
+
+def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[], bool] | None = None) -> None:
+    """Serve as the drafter called `name` until SIGTERM, SIGINT or `stopping()`.
+
+    Raises:
+        ConfigError: no such drafter.
+        TokenizerMismatchError: the target's tokenizer is another one; names the first id that differs.
+        TransportError: the target refused the drafter for another reason.
+    """
+    log = setup_logging(name, level=config.telemetry.log_level)
+    stop = stopping or StopFlag().listen()
+    entry = config.drafter(name)
+    if entry.kind in ("model", "plugin"):
+        from dist_spec.workers.threads import limit_threads
+
+        limit_threads(getattr(entry, "threads", None))
+    settings = speculation_of(config, entry)
+    built = build_drafter(entry, settings=settings, max_requests=config.target.max_sequences)
+    hello = Hello(
+        role="drafter",
+        name=name,
+        kind=entry.kind,
+        vocabulary=built.vocabulary,
+        vocab_size=len(built.tokens),
+        step_s=built.step_s,
+    )
+    recorder = Recorder(name) if config.telemetry.record else None
+    worker = DraftWorker(
+        DraftSession(settings),
+        drafter=built.drafter,
+        transport=ZmqPeer(connect, name),
+        attachment=Attachment(hello, heartbeat_s=config.transport.heartbeat_s),
+        recorder=recorder,
+    )
+    log.info("drafting for %s", connect)
+    try:
+        run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop)
+        worker.transport.send("leader", Bye(reason="leaving"))
+    finally:
+        worker.transport.close()
+        if recorder is not None and config.telemetry.record:
+            recorder.save(Path(config.telemetry.record).with_suffix(f".{name}.jsonl"))
+    if worker.session.refused is not None:
+        raise refusal_error(name, worker.session.refused, built)
+
+
+def refusal_error(name: str, bye: Bye, built: BuiltDrafter) -> TransportError | TokenizerMismatchError:
+    """Why the leader refused this drafter, with the first token id that differs where that is the reason."""
+    for offset, theirs in enumerate(bye.tokens):
+        token_id = bye.first_id + offset
+        ours = built.tokens[token_id] if token_id < len(built.tokens) else ""
+        if ours != theirs:
+            return TokenizerMismatchError(
+                f"drafter {name}: token {token_id} is {ours!r} here and {theirs!r} at the target",
+                fix="use a drafter with the target's own tokenizer",
+            )
+    return TransportError(f"drafter {name}: the target refused it: {bye.reason}")

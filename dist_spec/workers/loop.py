@@ -1,0 +1,65 @@
+"""The loops of the leader and of a drafter: one thread, one poll, no waiting while there is work. They keep time and
+decide nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from dist_spec.core.draft_session import DraftBatch
+from dist_spec.core.plan import Plan, Wait
+from dist_spec.telemetry.timeline import Timeline
+from dist_spec.workers.draft import DraftWorker
+from dist_spec.workers.target import TargetWorker
+
+_IDLE_S = 0.25
+
+
+def run_target_loop(worker: TargetWorker, *, timeline: Timeline, stopping: Callable[[], bool]) -> None:
+    """Serve until `stopping()`; what arrived during a forward is drained just before the next selection."""
+    next_tick = monotonic()
+    while not stopping():
+        now = timeline.enter("receive")
+        worker.receive(clock=monotonic)
+        if now >= next_tick:
+            worker.tick(now=now)
+            next_tick = now + worker.session.membership.heartbeat_s / 2
+        plan = worker.begin(now=timeline.enter("select"))
+        if isinstance(plan, Plan):
+            outcomes = worker.backend.collect(plan)
+            worker.apply(plan, outcomes, now=timeline.enter("commit"))
+        else:
+            _pause(worker, plan, timeline=timeline)
+
+
+def _pause(worker: TargetWorker, plan: Wait | None, *, timeline: Timeline) -> None:
+    """Nothing to verify: wait for a message, but not beyond the wait's own deadline."""
+    now = timeline.enter("idle" if plan is None else f"wait_{plan.cause}")
+    timeout_s = _IDLE_S if plan is None else max(0.0, min(plan.until_s - now, _IDLE_S))
+    worker.receive(clock=monotonic, timeout_s=timeout_s)
+
+
+def run_draft_loop(
+    worker: DraftWorker, *, timeline: Timeline, stopping: Callable[[], bool], burst_s: float = 0.0005
+) -> None:
+    """Draft until `stopping()`.
+
+    Args:
+        burst_s: draft steps cheaper than this (n-grams) are taken several at a time before the next look at the socket.
+    """
+    worker.start(now=timeline.enter("receive"))
+    next_tick = monotonic()
+    batch: DraftBatch | None = None
+    while not stopping():
+        now = timeline.enter("receive" if batch is not None else "idle")
+        worker.receive(clock=monotonic, timeout_s=0.0 if batch is not None else _IDLE_S)
+        if now >= next_tick:
+            worker.tick(now=now)
+            next_tick = now + worker.attachment.heartbeat_s / 2
+        if worker.session.refused is not None:
+            return
+        started = timeline.enter("draft")
+        while (batch := worker.begin(now=started)) is not None:
+            worker.finish(batch, now=started)
+            if timeline.enter("draft") - started > burst_s:
+                break

@@ -1,0 +1,121 @@
+"""The target as a model: one packed forward, the verification rule over its logits, the accepted K/V kept in place.
+
+It knows nothing of messages or drafters; plans come in, outcomes go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dist_spec.core.noise import NoiseKey, NoiseRing, request_key
+from dist_spec.core.plan import Plan, PlanRow
+from dist_spec.core.target_session import Outcome
+from dist_spec.core.types import Verdict
+from dist_spec.core.verification.base import NoiseRow, VerificationRule
+from dist_spec.core.verification.build import build_rule
+from dist_spec.errors import RequestError
+from dist_spec.telemetry.timeline import Timeline
+
+if TYPE_CHECKING:
+    import torch
+
+    from dist_spec.models.runner import ModelRunner
+
+_RULES = 64
+
+
+class ModelBackend:
+    """Runs plans on a `ModelRunner`.
+
+    Args:
+        rule: name of the verification rule (`verification.rule`).
+        with_margin: report margins, for the numeric-equality rule.
+        timeline: told what the process is doing: `forward`, `noise`, `verdict`.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        *,
+        vocab_size: int,
+        rule: str,
+        noise_rows: int,
+        with_margin: bool,
+        timeline: Timeline,
+    ) -> None:
+        self.runner = runner
+        self.timeline = timeline
+        self.ring = NoiseRing(vocab_size, noise_rows)
+        self._vocab_size = vocab_size
+        self._rule_name = rule
+        self._with_margin = with_margin
+        self._rules: dict[float, VerificationRule] = {}
+        self._keys: dict[tuple[int, int], NoiseKey] = {}
+        self._wait: Callable[[], torch.Tensor] | None = None
+
+    def launch(self, plan: Plan) -> None:
+        """Start the forward; noise of the positions it may reach is made while a device of its own computes."""
+        self.timeline.step(count=plan.step > 1)
+        self.timeline.enter("forward")
+        self._wait = self.runner.launch([row.forward for row in plan.rows]).wait
+        self.timeline.enter("noise")
+        for row in plan.rows:
+            if row.final and row.sampling.temperature > 0:
+                for depth in range(row.ready_depth + 1):
+                    self.ring.prepare(self._key(row), row.noise_index + depth)
+
+    def collect(self, plan: Plan) -> Sequence[Outcome]:
+        if self._wait is None:
+            raise RuntimeError("collect without launch")
+        self.timeline.enter("forward")
+        logits, self._wait = self._wait(), None
+        self.timeline.enter("verdict")
+        if logits.device.type != "cpu":
+            logits = logits.cpu()
+        outcomes: list[Outcome] = []
+        start = 0
+        for row in plan.rows:
+            stop = start + row.forward.num_logits
+            outcomes.append(self._verify(row, logits[start:stop]) if row.final else None)
+            start = stop
+        self._keep_accepted(plan, outcomes)
+        return outcomes
+
+    def _verify(self, row: PlanRow, logits: torch.Tensor) -> Verdict | RequestError:
+        try:
+            rule = self._rule(row.sampling.temperature)
+            return rule.verify(
+                tokens=row.forward.tokens[row.forward.num_pending :],
+                parents=row.forward.parents,
+                logits=logits[:, : self._vocab_size],
+                noise_row=self._noise(row) if rule.needs_noise else None,
+            )
+        except RequestError as error:
+            return error
+
+    def _keep_accepted(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        paths = [outcome.path if isinstance(outcome, Verdict) else () for outcome in outcomes]
+        self.runner.compact([row.forward for row in plan.rows], paths)
+
+    def _rule(self, temperature: float) -> VerificationRule:
+        rule = self._rules.get(temperature)
+        if rule is None:
+            if len(self._rules) >= _RULES:
+                self._rules.clear()
+            rule = build_rule(self._rule_name, temperature=temperature, with_margin=self._with_margin)
+            self._rules[temperature] = rule
+        return rule
+
+    def _key(self, row: PlanRow) -> NoiseKey:
+        name = (row.sampling.seed, row.sampling.sample_index)
+        key = self._keys.get(name)
+        if key is None:
+            if len(self._keys) >= 4096:
+                self._keys.clear()
+            key = self._keys[name] = request_key(*name)
+        return key
+
+    def _noise(self, row: PlanRow) -> NoiseRow:
+        key = self._key(row)
+        return lambda depth: self.ring.row(key, row.noise_index + depth)

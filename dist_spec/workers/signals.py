@@ -1,0 +1,25 @@
+"""A process's wish to end: SIGTERM and SIGINT set a flag that the loops look at."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+class StopFlag:
+    """Callable that turns True once the process was asked to end."""
+
+    def __init__(self) -> None:
+        self.set = False
+
+    def __call__(self) -> bool:
+        return self.set
+
+    def listen(self) -> StopFlag:
+        """Catch SIGTERM and SIGINT from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        return self
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.set = True

@@ -1,0 +1,115 @@
+"""The target leader's step: receive, select, verify, commit, send. The loop around it (and the simulator) keeps time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dist_spec.core.plan import Plan, Wait
+from dist_spec.core.target_session import Outcome, Outgoing, TargetSession
+from dist_spec.drafters.base import Drafter, ExpandRow
+from dist_spec.errors import ProtocolError
+from dist_spec.transports.base import Transport
+from dist_spec.workers.record import Recorder
+
+
+class TargetBackend(Protocol):
+    """Runs a plan: one forward pass and the verification rule. Started and collected apart, so that a device may run
+    while the host does something else."""
+
+    def launch(self, plan: Plan) -> None: ...
+
+    def collect(self, plan: Plan) -> Sequence[Outcome]:
+        """One outcome per row of the plan, in order; accepted K/V is in place afterwards."""
+        ...
+
+
+class TargetWorker:
+    """Session, backend and transport of the leader put together; five lines a step.
+
+    receive -> begin (select, launch) -> [the forward runs] -> finish (verify, commit, send)
+
+    Args:
+        local: a drafter cheap enough to be asked on the critical path (n-gram), for rows that have no guess.
+    """
+
+    def __init__(
+        self,
+        session: TargetSession,
+        *,
+        backend: TargetBackend,
+        transport: Transport,
+        local: Drafter | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.session = session
+        self.backend = backend
+        self.transport = transport
+        self.local = local
+        self.recorder = recorder
+
+    def receive(self, *, clock: Callable[[], float], timeout_s: float = 0.0) -> int:
+        """Take in what has arrived (waiting up to `timeout_s` for something); returns how many messages."""
+        received = self.transport.receive(timeout_s)
+        now = clock()
+        for peer, message in received:
+            if isinstance(message, ProtocolError):
+                self._send(self.session.garbage(peer))
+                continue
+            if self.recorder is not None:
+                self.recorder.received(peer, message, now=now)
+            self._send(self.session.receive(peer, message, now=now))
+        return len(received)
+
+    def begin(self, *, now: float) -> Plan | Wait | None:
+        """Decide what to verify and start it."""
+        self._send(self.session.admit(now=now))
+        if self.local is not None:
+            self._guess_locally(self.local)
+        plan = self.session.select(now=now)
+        if self.recorder is not None:
+            self.recorder.selected(plan, now=now)
+        if isinstance(plan, Plan):
+            self.backend.launch(plan)
+        return plan
+
+    def finish(self, plan: Plan, *, now: float) -> None:
+        """Verify, commit and tell everyone."""
+        outcomes = self.backend.collect(plan)
+        self.apply(plan, outcomes, now=now)
+
+    def apply(self, plan: Plan, outcomes: Sequence[Outcome], *, now: float) -> None:
+        if self.recorder is not None:
+            self.recorder.applied(plan, now=now)
+        self._send(self.session.apply(plan, outcomes, now=now))
+
+    def tick(self, *, now: float) -> None:
+        """Heartbeats; call now and then."""
+        if self.recorder is not None:
+            self.recorder.ticked(now=now)
+        self._send(self.session.tick(now=now))
+
+    def _guess_locally(self, drafter: Drafter) -> None:
+        settings = self.session.settings
+        rows = [
+            ExpandRow(
+                key=live.sequence.key,
+                history=live.sequence.tokens,
+                history_slots=[],
+                prompt_length=live.sequence.prompt_length,
+                generated_offset=live.sequence.generated_offset,
+                sampling=live.sequence.sampling,
+                tree=live.tree,
+                leaves=[live.tree.root],
+                width=settings.num_children,
+            )
+            for live in self.session.without_guess()
+        ]
+        for row, [guess] in zip(rows, drafter.expand(rows), strict=True):
+            self.session.guess(row.key, guess)
+        for key in self.session.take_closed():
+            drafter.close(key)
+
+    def _send(self, outgoing: Sequence[Outgoing]) -> None:
+        for peer, message in outgoing:
+            self.transport.send(peer, message)

@@ -1,0 +1,58 @@
+"""`dist-spec up`: target and drafters of one machine under a supervisor, until Ctrl-C or until the target ends."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+
+from dist_spec.config import Config
+from dist_spec.errors import WorkerError
+from dist_spec.topology import TARGET, ProcessSpec, listen_address, plan_processes
+from dist_spec.workers.signals import StopFlag
+from dist_spec.workers.supervisor import Supervisor
+
+_POLL_S = 0.1
+
+
+def local_processes(config: Config, *, folder: Path, bind: str) -> tuple[str, list[ProcessSpec]]:
+    """Write the settings where the processes find them; returns the address and what to start.
+
+    Raises:
+        TransportError: the address is in use.
+        ConfigError: a core is named that this machine does not have.
+    """
+    address = listen_address(bind)
+    path = folder / "config.yaml"
+    path.write_text(config.to_yaml())
+    return address, plan_processes(config, config_path=str(path), address=address)
+
+
+def run_up(config: Config, *, bind: str, stopping: Callable[[], bool] | None = None) -> None:
+    """Start everything, keep drafters alive, end everything when the target ends.
+
+    Raises:
+        WorkerError: the target ended by itself; carries the end of its log.
+    """
+    stop = stopping or StopFlag().listen()
+    with tempfile.TemporaryDirectory(prefix="dist-spec-") as name:
+        folder = Path(name)
+        address, specs = local_processes(config, folder=folder, bind=bind)
+        log_dir = Path(config.telemetry.log_dir) if config.telemetry.log_dir else folder
+        with Supervisor(specs, log_dir=log_dir) as supervisor:
+            print(f"target at {address}, {len(specs) - 1} drafter(s); Ctrl-C ends everything", file=sys.stderr)
+            while not stop():
+                watch(supervisor)
+                sleep(_POLL_S)
+
+
+def watch(supervisor: Supervisor) -> None:
+    """Restart what may be restarted; WorkerError when the target, or a drafter past saving, has ended."""
+    for event in supervisor.poll(monotonic()):
+        if event.name == TARGET:
+            raise WorkerError(
+                f"the target ended with code {event.code}:\n{supervisor.tail(TARGET)}",
+                fix="mend what its log says; `dist-spec check CONFIG` finds most causes beforehand",
+            )

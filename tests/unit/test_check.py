@@ -1,0 +1,101 @@
+"""`dist-spec check`: what is wrong with models, tokenizers, devices and memory is found before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dist_spec.commands import check as check_module
+from dist_spec.commands.check import check_all, run_check
+from dist_spec.commands.footprint import model_footprint
+from dist_spec.config import Config, parse_config
+from dist_spec.errors import ConfigError, DistSpecError, ModelError, TokenizerMismatchError
+from dist_spec.models.tokenizer import Tokenizer, load_tokenizer
+
+TINY = "random:llama?seed=1&layers=2&hidden=64&heads=4&kv_heads=2&max_len=256"
+
+
+def configured(*drafters: dict[str, Any], **target: Any) -> Config:
+    data = {"target": {"model": TINY, "dtype": "float32", **target}, "drafters": list(drafters)}
+    return parse_config(data)
+
+
+def only_problem(config: Config) -> DistSpecError:
+    with Path("/dev/null").open("w") as nowhere, pytest.raises(DistSpecError) as caught:
+        run_check(config, source="c.yaml", console=Console(file=nowhere))
+    return caught.value
+
+
+def test_a_good_configuration_has_no_problems() -> None:
+    drafters = ({"kind": "ngram"}, {"kind": "ngram", "placement": "leader"}, {"kind": "model", "model": TINY})
+    report = check_all(configured(*drafters), source="c.yaml")
+    assert report.problems == []
+    assert [name for name, _, _ in report.needs] == ["target", "ngram0", "model2"]
+    assert ("model2: tokenizer", "ok", "the target's") in report.lines
+
+
+def test_memory_is_reckoned_from_shapes() -> None:
+    footprint = model_footprint(TINY, dtype="bfloat16", max_model_len=100, max_sequences=3, kv_block_size=16)
+    head_dim = 64 // 4
+    assert footprint.kv_bytes == 3 * 112 * 2 * 2 * 2 * head_dim * 2
+    full = model_footprint(TINY, dtype="float32", max_model_len=None, max_sequences=3, kv_block_size=16)
+    assert full.max_model_len == 256
+    assert full.weights_bytes == 2 * footprint.weights_bytes
+
+
+def test_too_long_contexts_are_found() -> None:
+    error = only_problem(configured(max_model_len=10_000))
+    assert isinstance(error, ModelError)
+    assert "256 positions" in error.message
+    assert "256 or less" in (error.fix or "")
+
+
+def test_too_little_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "_free_bytes", lambda device: 1 << 20)
+    error = only_problem(configured())
+    assert "0.00 GiB are free" in error.message
+    assert "max_sequences" in (error.fix or "")
+
+
+def test_models_that_cannot_be_read_are_found(tmp_path: Path) -> None:
+    assert "no config.json" in only_problem(configured(model=str(tmp_path))).message
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    assert "no *.safetensors" in only_problem(configured(model=str(tmp_path))).message
+    (tmp_path / "model.safetensors").write_bytes(b"\x00" * 40)
+    assert "damaged" in only_problem(configured(model=str(tmp_path))).message
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    assert "config.json" in only_problem(configured(model=str(tmp_path))).message
+
+
+def test_other_tokenizers_are_found_with_the_first_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = "random:llama?seed=2"
+
+    def load(model: str) -> Tokenizer:
+        tokenizer = load_tokenizer(model)
+        if model == other:
+            tokenizer.token_map[77] = "another"
+        return tokenizer
+
+    monkeypatch.setattr("dist_spec.models.tokenizer.load_tokenizer", load)
+    error = only_problem(configured({"kind": "model", "model": other}))
+    assert isinstance(error, TokenizerMismatchError)
+    assert "id 77 is 'M'" in error.message
+    assert "'another'" in error.message
+
+
+def test_files_and_modules_of_small_drafters_are_looked_for(tmp_path: Path) -> None:
+    missing = {"kind": "scripted", "text_file": str(tmp_path / "no.txt")}
+    assert "no.txt" in only_problem(configured(missing)).message
+    assert "no module nowhere_xyz" in only_problem(configured({"kind": "plugin", "target": "nowhere_xyz.a:B"})).message
+    assert check_all(configured({"kind": "plugin", "target": "json.decoder:JSONDecoder"}), source="c").problems == []
+
+
+def test_devices_that_are_not_there_and_several_problems_at_once() -> None:
+    error = only_problem(configured({"kind": "scripted", "text_file": "no.txt"}, device="cuda:99"))
+    assert isinstance(error, ConfigError)
+    assert "2 checks failed" in error.message
+    assert "no device cuda:99" in error.message
+    assert "no.txt" in error.message
