@@ -60,6 +60,9 @@ def generate(
     compare_plain: Annotated[
         bool, typer.Option("--compare-plain", help="Also run without drafting; report equality and speed ratios.")
     ] = False,
+    compare_hf: Annotated[
+        bool, typer.Option("--compare-hf", help="Also time transformers' own generate and prompt lookup (greedy).")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write results there; keys: docs/operating.md.")
     ] = None,
@@ -84,7 +87,14 @@ def generate(
     from dist_spec.commands.generate import run_generate
 
     run_generate(
-        settings, prompts=texts, chat=chat, stats=stats, compare_plain=compare_plain, json_file=json_file, quiet=quiet
+        settings,
+        prompts=texts,
+        chat=chat,
+        stats=stats,
+        compare_plain=compare_plain,
+        json_file=json_file,
+        quiet=quiet,
+        compare_hf=compare_hf,
     )
 
 

@@ -18,6 +18,7 @@ def run_generate(
     compare_plain: bool,
     json_file: Path | None,
     quiet: bool,
+    compare_hf: bool = False,
 ) -> None:
     """Runs the prompts (none: the built-in demonstration) and prints text and reports.
 
@@ -29,6 +30,7 @@ def run_generate(
         compare_plain: run again with drafting off and report equality and speed ratios.
         json_file: where results go, if anywhere.
         quiet: do not stream the text.
+        compare_hf: also run transformers' own generate, plain and with prompt lookup.
     """
     generate(
         config,
@@ -38,4 +40,5 @@ def run_generate(
         compare_plain=compare_plain,
         json_file=json_file,
         quiet=quiet,
+        compare_hf=compare_hf,
     )

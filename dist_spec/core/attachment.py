@@ -13,7 +13,7 @@ class Attachment:
 
     Args:
         hello: the greeting.
-        heartbeat_s: a ping goes out when nothing was sent for this long; after three of them without a word from the
+        heartbeat_s: a ping goes out this often; after three of them without a word from the
             leader the greeting is repeated (it, or the answer, was lost, or the leader is new).
     """
 
@@ -21,7 +21,8 @@ class Attachment:
         self.hello = hello
         self.heartbeat_s = heartbeat_s
         self.progress = 0
-        self._sent_s = float("-inf")
+        self.busy_s = 0.0
+        self._sent_s = self._pinged_s = float("-inf")
         self._heard_s = float("-inf")
 
     def start(self, *, now: float) -> list[Message]:
@@ -49,7 +50,7 @@ class Attachment:
     def tick(self, *, now: float) -> list[Message]:
         if now - self._heard_s > 3 * self.heartbeat_s and now - self._sent_s >= self.heartbeat_s:
             return self._greet(now)
-        if now - self._sent_s >= self.heartbeat_s:
-            self._sent_s = now
-            return [Ping(progress=self.progress)]
+        if now - self._pinged_s >= self.heartbeat_s:  # other traffic or not: it carries figures for the report
+            self._sent_s = self._pinged_s = now
+            return [Ping(progress=self.progress, busy_s=self.busy_s)]
         return []

@@ -15,7 +15,7 @@ class Member:
         heard_s, pinged_s: when a message last came from it, and when it was last pinged.
         silent: nothing was heard for too long; it gets nothing until it speaks again, then everything anew.
         late: it missed the deadline of an answer; it is not asked again until it speaks.
-        proposals, useful_nodes, garbage: what it contributed, for the report.
+        proposals, useful_nodes, garbage, busy_s: what it contributed and how long it drafted, for the report.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Member:
     proposals: int = 0
     useful_nodes: int = 0
     garbage: int = 0
+    busy_s: float = 0.0
 
 
 class Membership:

@@ -109,9 +109,12 @@ class Close:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ping:
-    """Nothing to say, but alive. `progress` grows with the work done (draft steps, verifications)."""
+    """Alive. `progress` grows with the work done (draft steps, verifications); `busy_s` is the time a drafter spent
+    drafting; `num_drafters` is how many are attached (from the leader)."""
 
     progress: int = 0
+    busy_s: float = 0.0
+    num_drafters: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,9 @@ class TargetSession:
                 out += self._need(peer, message)
             case Close():
                 out += self.close((message.request, message.generation), reason="abort")
-            case Ping() | Commit():
+            case Ping():
+                self.membership.members[peer].busy_s = message.busy_s
+            case Commit():
                 pass
         return out
 
@@ -88,7 +90,7 @@ class TargetSession:
         self.lost(peer, now=now)
         self.membership.join(peer, hello, now=now)
         # The pong tells a frontend that the leader is up; a drafter learns it from what it is told of.
-        return [(peer, Ping(progress=self.counts.steps)), *self._tell_all(peer)]
+        return [(peer, self._ping()), *self._tell_all(peer)]
 
     def _tell_all(self, peer: str) -> list[Outgoing]:
         """Every running request from the start: late joiners and revived peers catch up."""
@@ -180,7 +182,10 @@ class TargetSession:
             for live in self.live.values():
                 live.asked.discard(peer)
         due = self.membership.due_pings(now=now)
-        return [(peer, Ping(progress=self.counts.steps)) for peer in due]
+        return [(peer, self._ping()) for peer in due]
+
+    def _ping(self) -> Ping:
+        return Ping(progress=self.counts.steps, num_drafters=len(self.membership.drafters()))
 
     # ---- requests -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from dist_spec.config import (
     PluginDrafterConfig,
     ScriptedDrafterConfig,
 )
-from dist_spec.core.settings import Speculation
 from dist_spec.drafters.base import Drafter
 from dist_spec.drafters.ngram import NgramDrafter
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
@@ -33,8 +32,12 @@ class BuiltDrafter:
     step_s: float = 0.0
 
 
-def build_drafter(config: DrafterConfig, *, settings: Speculation, max_requests: int = 4) -> BuiltDrafter:
+def build_drafter(config: DrafterConfig, *, max_requests: int = 4, batch_invariant: bool = False) -> BuiltDrafter:
     """Build the drafter that a configuration entry describes.
+
+    Args:
+        max_requests: requests a model drafter keeps K/V for.
+        batch_invariant: run a model drafter in batch-invariant mode (worth its cost only when it is the target itself).
 
     Raises:
         ModelError, UnsupportedError: its model cannot be loaded or run.
@@ -46,7 +49,7 @@ def build_drafter(config: DrafterConfig, *, settings: Speculation, max_requests:
                 drafter=NgramDrafter(max_ngram=config.max_ngram, num_draft_tokens=config.num_draft_tokens)
             )
         case ModelDrafterConfig():
-            return _model(config, settings, max_requests)
+            return _model(config, max_requests=max_requests, batch_invariant=batch_invariant)
         case ScriptedDrafterConfig():
             return _scripted(config)
         case PluginDrafterConfig():
@@ -55,20 +58,21 @@ def build_drafter(config: DrafterConfig, *, settings: Speculation, max_requests:
             assert_never(config)
 
 
-def _model(config: ModelDrafterConfig, settings: Speculation, max_requests: int) -> BuiltDrafter:
+def _model(config: ModelDrafterConfig, *, max_requests: int, batch_invariant: bool) -> BuiltDrafter:
     from dist_spec.drafters.model import ModelDrafter
     from dist_spec.models.loading import load_model
 
     loaded = load_model(
         config.model, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
     )
+    tokenizer = loaded.tokenizer
     drafter = ModelDrafter(
         loaded,
+        target_vocab=tokenizer.size,
         max_requests=max_requests,
-        max_model_len=config.max_model_len,
-        max_nodes=min(settings.max_nodes, 512),
+        max_context=config.max_model_len,
+        batch_invariant=batch_invariant,
     )
-    tokenizer = loaded.tokenizer
     return BuiltDrafter(drafter=drafter, vocabulary=tokenizer.vocabulary_hashes(), tokens=tokenizer.token_map)
 
 

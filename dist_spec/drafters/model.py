@@ -23,6 +23,9 @@ from dist_spec.models.step import Segment, Visit
 _CANDIDATES = 256
 """Ids that get noise when guesses are ranked; the target's choice lies outside of them once in thousands."""
 
+_TIES = 16
+"""Spare candidates at temperature 0: bfloat16 logits often tie, and the target takes the smallest id of a tie."""
+
 
 class ModelDrafter:
     """See `drafters.base.Drafter`.
@@ -173,14 +176,17 @@ class ModelDrafter:
             return []
         width = min(row.width, self._vocab)
         if row.sampling.temperature == 0.0:
-            best, ids = logits.topk(width, dim=-1)
-            scores = best - logits.logsumexp(dim=-1, keepdim=True)
-            pairs = zip(ids.cpu().numpy(), scores.cpu().numpy(), strict=True)
-            return [_siblings(i, s) for i, s in pairs]
-        values, ids = (logits / row.sampling.temperature).topk(min(_CANDIDATES, self._vocab), dim=-1)
+            best, ids = logits.topk(min(width + _TIES, self._vocab), dim=-1)
+            scores = (best - logits.logsumexp(dim=-1, keepdim=True)).cpu().numpy()
+            return [_likeliest(i, s, width=width) for i, s in zip(ids.cpu().numpy(), scores, strict=True)]
+        values, ids = logits.topk(min(_CANDIDATES, self._vocab), dim=-1)
+        candidates = ids.cpu().numpy()
+        # One call for all leaves: its cost is per call, hardly per id.
         key = request_key(row.sampling.seed, row.sampling.sample_index)
-        rows = zip(leaves, ids.cpu().numpy(), values.double().cpu().numpy(), strict=True)
-        return [_perturbed(i, x + gumbel_at(key, row.noise_index(leaf), i), width=width) for leaf, i, x in rows]
+        indices = np.array([[row.noise_index(leaf)] for leaf in leaves], dtype=np.int64)
+        scaled = values.double().cpu().numpy() / row.sampling.temperature
+        perturbed = scaled + gumbel_at(key, indices, candidates)
+        return [_best(i, x, width=width) for i, x in zip(candidates, perturbed, strict=True)]
 
 
 def _walked(feed: Feed, first: int, positions: npt.NDArray[np.int64], write: npt.NDArray[np.int64]) -> Segment:
@@ -204,7 +210,12 @@ def _walked(feed: Feed, first: int, positions: npt.NDArray[np.int64], write: npt
     )
 
 
-def _perturbed(ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64], *, width: int) -> Expansion:
+def _likeliest(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], *, width: int) -> Expansion:
+    order = np.lexsort((ids, -scores))[:width]
+    return _siblings(ids[order], scores[order])
+
+
+def _best(ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64], *, width: int) -> Expansion:
     """Best `width` by perturbed value; scores are their log shares among all candidates."""
     order = np.argsort(-values, kind="stable")[:width]
     top = values[order[0]]

@@ -63,6 +63,10 @@ class Client:
         transport: a connecting end.
         name: unique among the leader's peers.
         silence_s: the leader counts as gone when it says nothing for this long.
+
+    Attributes:
+        num_drafters: drafters attached to the leader, as it last said.
+        last_stats: the leader's totals as of the request that ended last.
     """
 
     def __init__(self, transport: Transport, *, name: str, silence_s: float = 15.0) -> None:
@@ -71,6 +75,8 @@ class Client:
         self._silence_s = silence_s
         self._attachment = Attachment(Hello(role="frontend", name=name))
         self._ready = False
+        self.num_drafters = 0
+        self.last_stats: dict[str, float] = {}
 
     def connect(self, *, timeout_s: float) -> bool:
         """Greet the leader until it answers; False when it has not after `timeout_s` (it may still be loading)."""
@@ -114,11 +120,13 @@ class Client:
                     stream = self.streams.pop((message.request, message.generation), None)
                     if stream is not None:
                         stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
+                        self.last_stats = stream.stats
                         news.append((stream, 0))
                 case Bye(fatal=True):
                     raise TransportError(f"the target refused the connection: {message.reason}")
                 case Ping():
                     self._ready = True
+                    self.num_drafters = message.num_drafters
                 case _:
                     pass
         self._keep_alive()

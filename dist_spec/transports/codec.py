@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 import msgpack
+import numpy as np
 
 from dist_spec.core.messages import (
     MAX_NODES,
@@ -123,12 +124,14 @@ def _sampling(fields: tuple[object, ...]) -> Sampling:
 
 def _pack_commit(m: Commit) -> _Packed:
     head = (m.request, m.generation, m.base_length, m.base_digest, m.num_accepted, m.ask)
-    return head, f.token_bytes(m.tokens)
+    return (*head, tuple(map(float, m.margins))), f.token_bytes(m.tokens)
 
 
 def _commit(fields: Fields, body: memoryview, vocab_size: int) -> Commit:
-    request, generation, base_length, base_digest, num_accepted, ask = fields
+    request, generation, base_length, base_digest, num_accepted, ask, margins = fields
     tokens = f.read_tokens(body, "commit", vocab_size=vocab_size)
+    if len(f.items(margins, "margins")) not in (0, len(tokens)):
+        raise f.refuse("margins", f"one per token ({len(tokens)}), or none", len(margins))
     return Commit(
         request=f.request_id(request),
         generation=f.integer(generation, "generation"),
@@ -137,6 +140,7 @@ def _commit(fields: Fields, body: memoryview, vocab_size: int) -> Commit:
         tokens=tokens,
         num_accepted=f.integer(num_accepted, "num_accepted", high=MAX_NODES),
         ask=f.boolean(ask, "ask"),
+        margins=np.array([f.number(one, "margin") for one in margins], np.float32),
     )
 
 
@@ -192,12 +196,16 @@ def _close(fields: Fields, body: memoryview, vocab_size: int) -> Close:
 
 
 def _pack_ping(m: Ping) -> _Packed:
-    return (m.progress,), None
+    return (m.progress, float(m.busy_s), m.num_drafters), None
 
 
 def _ping(fields: Fields, body: memoryview, vocab_size: int) -> Ping:
-    (progress,) = fields
-    return Ping(progress=f.integer(progress, "progress"))
+    progress, busy_s, num_drafters = fields
+    return Ping(
+        progress=f.integer(progress, "progress"),
+        busy_s=f.seconds(busy_s, "busy_s"),
+        num_drafters=f.integer(num_drafters, "num_drafters"),
+    )
 
 
 def _pack_bye(m: Bye) -> _Packed:
@@ -228,11 +236,11 @@ _PACK: dict[type[Message], tuple[int, Callable[[Any], _Packed]]] = {
 _UNPACK: dict[int, tuple[str, int, int, Callable[[Fields, memoryview, int], Message]]] = {
     # tag: (kind, number of fields, number of frames, reader)
     2: ("open", 6, 2, _open),
-    3: ("commit", 6, 2, _commit),
+    3: ("commit", 7, 2, _commit),
     4: ("propose", 5, 2, _propose),
     5: ("need", 3, 1, _need),
     6: ("close", 4, 1, _close),
-    7: ("ping", 1, 1, _ping),
+    7: ("ping", 3, 1, _ping),
     8: ("bye", 4, 1, _bye),
 }
 

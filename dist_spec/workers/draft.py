@@ -65,7 +65,9 @@ class DraftWorker:
         self.attachment.progress += 1
         self._send(self.session.expanded(batch, expansions), now=now)
 
-    def tick(self, *, now: float) -> None:
+    def tick(self, *, now: float, busy_s: float = 0.0) -> None:
+        """Heartbeat; `busy_s` is the time spent drafting so far."""
+        self.attachment.busy_s = busy_s
         self._send(self.attachment.tick(now=now), now=now)
 
     def _send(self, messages: Sequence[Message], *, now: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from dist_spec.config import Config
+from dist_spec.config import Config, ModelDrafterConfig
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.draft_session import DraftSession
 from dist_spec.core.messages import Bye, Hello
@@ -38,7 +38,15 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
 
         limit_threads(getattr(entry, "threads", None))
     settings = speculation_of(config, entry)
-    built = build_drafter(entry, settings=settings, max_requests=config.target.max_sequences)
+    itself = isinstance(entry, ModelDrafterConfig) and (entry.model, entry.dtype) == (
+        config.target.model,
+        config.target.dtype,
+    )
+    built = build_drafter(
+        entry,
+        max_requests=config.target.max_sequences,
+        batch_invariant=itself and config.target.batch_invariant,
+    )
     hello = Hello(
         role="drafter",
         name=name,

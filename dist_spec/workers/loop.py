@@ -51,10 +51,11 @@ def run_draft_loop(
     next_tick = monotonic()
     batch: DraftBatch | None = None
     while not stopping():
-        now = timeline.enter("receive" if batch is not None else "idle")
+        timeline.enter("receive" if batch is not None else "idle")
         worker.receive(clock=monotonic, timeout_s=0.0 if batch is not None else _IDLE_S)
+        now = timeline.enter("receive")
         if now >= next_tick:
-            worker.tick(now=now)
+            worker.tick(now=now, busy_s=timeline.totals.get("draft", 0.0))
             next_tick = now + worker.attachment.heartbeat_s / 2
         if worker.session.refused is not None:
             return

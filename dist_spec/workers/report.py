@@ -18,7 +18,7 @@ def run_stats(
 
     Keys: `time_<phase>_s` (phases add up to the wall time), `coordination_ms_median`, `depth_<d>_rows/_tokens` (ready
     depth at the start of a row's verification, and tokens committed by it), `link_<peer>_<direction>_<kind>_messages/
-    _bytes`, `session_<count>`, `batch_invariant`, `max_logit_difference`.
+    _bytes`, `session_<count>`, `drafter_<name>_busy_s/_proposals/_nodes`, `batch_invariant`, `max_logit_difference`.
     """
     timeline.enter(timeline.phase)
     stats = {f"time_{phase}_s": spent for phase, spent in timeline.totals.items()}
@@ -31,6 +31,11 @@ def run_stats(
     for depth, (rows, tokens) in sorted(counts.depths.items()):
         stats[f"depth_{depth}_rows"] = rows
         stats[f"depth_{depth}_tokens"] = tokens
+    for member in session.membership.members.values():
+        if member.role == "drafter":
+            stats[f"drafter_{member.name}_busy_s"] = member.busy_s
+            stats[f"drafter_{member.name}_proposals"] = member.proposals
+            stats[f"drafter_{member.name}_nodes"] = member.useful_nodes
     for row in ledger.rows():
         stats[f"link_{row.peer}_{row.direction}_{row.kind}_messages"] = row.messages
         stats[f"link_{row.peer}_{row.direction}_{row.kind}_bytes"] = row.num_bytes

@@ -128,5 +128,5 @@ def _worker(
 def _local_drafter(config: Config) -> Drafter | None:
     for drafter in config.drafters:
         if drafter.placement == "leader":
-            return build_drafter(drafter, settings=speculation_of(config, drafter)).drafter
+            return build_drafter(drafter).drafter
     return None

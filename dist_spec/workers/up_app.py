@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from dist_spec.config import Config
-from dist_spec.errors import WorkerError
+from dist_spec.errors import DistSpecError, WorkerError
 from dist_spec.topology import TARGET, ProcessSpec, listen_address, plan_processes
 from dist_spec.workers.signals import StopFlag
 from dist_spec.workers.supervisor import Supervisor
@@ -49,10 +49,17 @@ def run_up(config: Config, *, bind: str, stopping: Callable[[], bool] | None = N
 
 
 def watch(supervisor: Supervisor) -> None:
-    """Restart what may be restarted; WorkerError when the target, or a drafter past saving, has ended."""
+    """Restart what may be restarted.
+
+    Raises:
+        WorkerError: the target ended by itself, or a drafter ended because it cannot fit (exit code 2: bad input, which
+            no restart mends). Carries the end of its log.
+    """
     for event in supervisor.poll(monotonic()):
-        if event.name == TARGET:
+        if event.kind != "exited":
+            continue
+        if event.name == TARGET or event.code == DistSpecError.exit_code:
             raise WorkerError(
-                f"the target ended with code {event.code}:\n{supervisor.tail(TARGET)}",
+                f"{event.name} ended with code {event.code}:\n{supervisor.tail(event.name)}",
                 fix="mend what its log says; `dist-spec check CONFIG` finds most causes beforehand",
             )

@@ -1,0 +1,114 @@
+"""The same jobs through several deployments, in turns, and what comes of it: equality, ratios, pipeline efficiency.
+
+Variants:
+    speculative        the configuration as given
+    plain              drafting off, on the target's own device
+    plain_all_devices  the target alone on all devices used (CPU: all cores, one thread each)
+    ready              the same drafters asked for a full tree before every step, the waiting taken off the clock
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dist_spec.bench.run import Job, RunResult
+from dist_spec.config import Config, load_config
+from dist_spec.core.verification.equality import Equality, compare
+from dist_spec.topology import TARGET, assign_cores, available_cores
+
+VARIANTS = ("speculative", "plain", "plain_all_devices", "ready")
+
+
+def variant_config(config: Config, variant: str) -> Config | None:
+    """The settings of a variant; None where it does not exist (no devices beyond the target's, no drafters)."""
+    cores = assign_cores(config, available=available_cores())
+    on_cpu = config.target.device == "cpu"
+    data = config.model_dump(mode="json", exclude_none=True)
+    if on_cpu:
+        data["target"]["cores"] = list(cores[TARGET])
+    everything = sorted({core for own in cores.values() for core in own})
+    match variant:
+        case "speculative":
+            return config
+        case "plain":
+            data["drafters"] = []
+        case "plain_all_devices":
+            if not on_cpu or set(everything) == set(cores[TARGET]):
+                return None
+            data["drafters"] = []
+            data["target"]["cores"], data["target"]["threads"] = everything, len(everything)
+        case "ready":
+            if not config.drafters or config.speculation.budget == 0:
+                return None
+            for drafter in data["drafters"]:
+                if drafter["kind"] == "ngram":
+                    drafter["placement"] = "process"
+            data["speculation"] |= {"growth": "none", "delivery": "pull", "on_miss": "draft"}
+    return _rebuilt(data)
+
+
+def _rebuilt(data: dict[str, object]) -> Config:
+    return load_config(None, overrides=list(data.items()))
+
+
+@dataclass(kw_only=True, slots=True)
+class Comparison:
+    """Runs per variant, round by round.
+
+    Attributes:
+        equalities: per round and job, the speculative text against the plain one.
+    """
+
+    jobs: Sequence[Job]
+    runs: dict[str, list[RunResult]] = field(default_factory=dict)
+    equalities: list[Equality] = field(default_factory=list)
+
+    def add(self, variant: str, result: RunResult) -> None:
+        self.runs.setdefault(variant, []).append(result)
+
+    def judge(self) -> None:
+        """Fill `equalities` from all rounds."""
+        self.equalities = [
+            equality
+            for ours, plain in zip(self.runs["speculative"], self.runs.get("plain", ()), strict=False)
+            for equality in compare_texts(self.jobs, ours, plain)
+        ]
+
+    @property
+    def equal(self) -> bool | None:
+        return all(one.equal for one in self.equalities) if self.equalities else None
+
+    def ratio(self, variant: str) -> float | None:
+        """Median over rounds of (tokens/s of ours) / (tokens/s of the variant), side by side in one round."""
+        pairs = list(zip(self.runs["speculative"], self.runs.get(variant, ()), strict=False))
+        if not pairs:
+            return None
+        return statistics.median(ours.tokens_per_s / other.tokens_per_s for ours, other in pairs)
+
+    def pipeline_efficiency(self) -> float | None:
+        """Median of tokens/s over those of the same text with a full tree at every start (waiting taken off)."""
+        pairs = list(zip(self.runs["speculative"], self.runs.get("ready", ()), strict=False))
+        if not pairs:
+            return None
+        return statistics.median(
+            ours.tokens_per_s * (ready.wall_s - ready.waited_s()) / max(ready.num_tokens, 1) for ours, ready in pairs
+        )
+
+
+def compare_texts(jobs: Sequence[Job], ours: RunResult, plain: RunResult) -> list[Equality]:
+    """Per job, the equality rule: identity in batch-invariant mode, else numeric differences are told apart."""
+    strict = ours.stats.get("batch_invariant", 0.0) > 0 and plain.stats.get("batch_invariant", 0.0) > 0
+    allowed = max(ours.stats.get("max_logit_difference", 0.0), plain.stats.get("max_logit_difference", 0.0))
+    return [
+        compare(
+            other.tokens,
+            mine.tokens,
+            strict=strict,
+            margins=other.margins or None,
+            max_logit_difference=allowed,
+            temperature=job.sampling.temperature,
+        )
+        for job, mine, other in zip(jobs, ours.streams, plain.streams, strict=True)
+    ]

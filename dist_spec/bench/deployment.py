@@ -1,0 +1,74 @@
+"""One configuration running on this machine: its processes and a frontend connected to the leader. Starts, waits until
+it is ready, and ends everything; knows nothing of what is asked of it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from dist_spec.config import Config
+from dist_spec.errors import TransportError, WorkerError
+from dist_spec.server.client import Client
+from dist_spec.transports.zmq import ZmqPeer
+from dist_spec.workers.supervisor import Supervisor
+from dist_spec.workers.up_app import local_processes, watch
+
+READY_TIMEOUT_S = 600.0
+
+
+class Deployment:
+    """Processes of `config` under a supervisor, and a client; use as a context manager.
+
+    Args:
+        name: for error messages and the frontend's name.
+        config: complete settings.
+    """
+
+    def __init__(self, name: str, config: Config) -> None:
+        self.name = name
+        self.config = config
+        self.folder = Path(tempfile.mkdtemp(prefix=f"dist-spec-{name}-"))
+        address, specs = local_processes(config, folder=self.folder, bind=config.transport.bind)
+        log_dir = Path(config.telemetry.log_dir) if config.telemetry.log_dir else self.folder
+        self.supervisor = Supervisor(specs, log_dir=log_dir / name if config.telemetry.log_dir else log_dir)
+        self.client = Client(ZmqPeer(address, "frontend"), name="frontend")
+        self.address = address
+
+    def __enter__(self) -> Self:
+        self.supervisor.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.client.close()
+        finally:
+            self.supervisor.stop()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def check(self) -> None:
+        """Look after the processes. Raises WorkerError when the target, or a drafter that cannot fit, has ended."""
+        watch(self.supervisor)
+
+    def wait_ready(self) -> None:
+        """Until the leader answers and every drafter process has had time to attach.
+
+        Raises:
+            WorkerError: a process ended instead, or nothing answered in time.
+        """
+        deadline = monotonic() + READY_TIMEOUT_S
+        while not self.client.connect(timeout_s=0.5):
+            self.check()
+            if monotonic() > deadline:
+                raise WorkerError(f"{self.name}: the target did not come up within {READY_TIMEOUT_S:.0f} s")
+        drafters = len(self.config.process_drafters)
+        while self.client.num_drafters < drafters:
+            self.check()
+            self.client.poll(timeout_s=0.1)
+            if monotonic() > deadline:
+                raise TransportError(f"{self.name}: only {self.client.num_drafters} of {drafters} drafters attached")
