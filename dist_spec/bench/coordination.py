@@ -20,7 +20,7 @@ from dist_spec.core.admission import TargetFacts
 from dist_spec.core.block_manager import BlockManager
 from dist_spec.core.draft_session import DraftSession
 from dist_spec.core.membership import Membership
-from dist_spec.core.messages import Hello, Message, Open
+from dist_spec.core.messages import Hello, Message, Open, Propose
 from dist_spec.core.plan import Plan
 from dist_spec.core.scheduler import Scheduler
 from dist_spec.core.settings import Speculation
@@ -37,13 +37,15 @@ _DRAFTER = "drafter"
 
 @dataclass(kw_only=True, slots=True)
 class Costs:
-    """Milliseconds per verification, one entry each, and nodes that arrived for it."""
+    """Milliseconds per verification, one entry each; nodes that arrived for it, and how many of them were new and still
+    possible."""
 
     apply_ms: list[float] = field(default_factory=list)
     receive_ms: list[float] = field(default_factory=list)
     decode_ms: list[float] = field(default_factory=list)
     select_ms: list[float] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)
 
     @property
     def total_ms(self) -> list[float]:
@@ -93,7 +95,8 @@ def measure(
                 target.receive(_DRAFTER, message, now=0.0)
         with _into(costs.select_ms):
             plan = target.select(now=0.0)
-        costs.nodes.append(target.counts.drafted - before)
+        costs.nodes.append(sum(len(message.tokens) for message in messages if isinstance(message, Propose)))
+        costs.fresh.append(target.counts.drafted - before)
         to_drafter = [message for _, message in committed]
     return costs
 
@@ -122,24 +125,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--verifications", type=int, default=300)
     arguments = parser.parse_args()
-    wide = {"budget": 32, "num_leaves": 24, "num_children": 8, "num_draft_tokens": 99}
+    wide = Speculation(budget=32, num_leaves=24, num_children=8, num_draft_tokens=99)
     rows = [
-        ("24 leaves x 8, budget 32, batch 1", Speculation(**wide), 1),
-        ("24 leaves x 8, budget 32, batch 4", Speculation(**wide), 4),
+        ("24 leaves x 8, budget 32, batch 1", wide, 1),
+        ("24 leaves x 8, budget 32, batch 4", wide, 4),
         ("8 leaves x 4, budget 8, batch 1", Speculation(), 1),
         ("control: drafting off, batch 1", Speculation(budget=0), 1),
     ]
-    print(f"{'median ms per verification':36} {'nodes':>6} {'apply':>7} {'receive':>8} {'select':>7} {'sum':>7} {'decode':>7}")
+    columns = "".join(f"{name:>8}" for name in ("nodes", "new", "apply", "receive", "select", "sum", "decode"))
+    print(f"{'median ms per verification':36}{columns}")
     for name, settings, num_requests in rows:
         steps = 7 if settings.budget else 0
-        costs = measure(
-            settings, num_requests=num_requests, draft_steps=steps, verifications=arguments.verifications
-        )
+        costs = measure(settings, num_requests=num_requests, draft_steps=steps, verifications=arguments.verifications)
         values = (costs.apply_ms, costs.receive_ms, costs.select_ms, costs.total_ms, costs.decode_ms)
-        figures = " ".join(
-            f"{statistics.median(value):{width}.3f}" for value, width in zip(values, (7, 8, 7, 7, 7), strict=True)
-        )
-        print(f"{name:36} {statistics.median(costs.nodes):6.0f} {figures}")
+        counted = "".join(f"{statistics.median(value):8.0f}" for value in (costs.nodes, costs.fresh))
+        print(f"{name:36}{counted}" + "".join(f"{statistics.median(value):8.3f}" for value in values))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ class Draft:
         prefix: committed tokens; `tree`'s root stands for the last of them.
         slots: parallel to the prefix, the tree `slot` a token had when it was committed (-1: none).
         asked: the leader waits for a proposal at the present head.
+        missed: nothing had survived when it asked.
         steps_since_ask: draft steps taken for this request since then.
-        trunk: tokens of the chain last delivered from this very head (fan_out prepares its outcomes).
+        trunk: tokens of the chain last delivered from this very head (`fan_out` prepares its outcomes).
+        heard_s, needed_s: when the leader last spoke of this request; when it was last asked for what is missing.
     """
 
     request: str
@@ -31,8 +33,10 @@ class Draft:
     sampling: Sampling
     tree: DraftTree
     asked: bool = False
+    missed: bool = False
     steps_since_ask: int = 0
     trunk: list[int] = field(default_factory=list)
+    heard_s: float = 0.0
     needed_s: float = float("-inf")
 
     @property
@@ -47,7 +51,9 @@ class Draft:
         self.prefix.extend(tokens)
         self.asked = False
         self.trunk = []
+        self.needed_s = float("-inf")  # a new gap may be asked about at once
 
     def ask(self) -> None:
         self.asked = True
+        self.missed = self.tree.is_empty()
         self.steps_since_ask = 0

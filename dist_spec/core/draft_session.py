@@ -20,6 +20,7 @@ from dist_spec.core.tree import DraftTree
 from dist_spec.core.types import Expansion
 
 _NEED_AGAIN_S = 0.2
+_QUIET_S = 2.0
 _ANSWER_NODES = 128
 
 
@@ -40,9 +41,12 @@ class DraftSession:
     """Follows every request's commits, grows its draft tree and publishes guesses.
 
     Output is never at stake here: whatever is lost, repeated, late or reordered costs speed only (law 3).
+
+    Args:
+        first_serial: number of the first proposal; lives of one drafter that a record must tell apart begin anew.
     """
 
-    def __init__(self, settings: Speculation) -> None:
+    def __init__(self, settings: Speculation, *, first_serial: int = 1) -> None:
         self.settings = settings
         self.growth = build_growth(settings)
         self.drafts: dict[tuple[str, int], Draft] = {}
@@ -50,13 +54,13 @@ class DraftSession:
         self.steps = 0
         self.num_drafted = 0
         self.refused: Bye | None = None
-        self._serial = 0
+        self._serial = first_serial
 
     def receive(self, message: Message, *, now: float) -> list[Message]:
         """Take in one message from the leader; returns what to send back."""
         match message:
             case Open():
-                return self._open(message)
+                return self._open(message, now=now)
             case Commit():
                 return self._commit(message, now=now)
             case Close():
@@ -67,37 +71,46 @@ class DraftSession:
                 pass
         return []
 
-    def _open(self, message: Open) -> list[Message]:
+    def _open(self, message: Open, *, now: float) -> list[Message]:
         key = (message.request, message.generation)
         tokens = [*message.prompt.tolist(), *message.generated.tolist()]
+        if any(k[0] == key[0] and k[1] > key[1] for k in self.drafts):
+            return []  # late: the request has begun anew since
         draft = self.drafts.get(key)
         if draft is not None and tokens[: len(draft.prefix)] == draft.prefix.tokens:
             draft.commit(tokens[len(draft.prefix) :])
-        elif draft is None or len(tokens) > len(draft.prefix):
-            self._forget(key)
-            for old in [k for k in self.drafts if k[0] == message.request and k[1] < message.generation]:
-                self._forget(old)
-            draft = self.drafts[key] = Draft(
-                request=message.request,
-                generation=message.generation,
-                prefix=Prefix(tokens),
-                slots=[-1] * len(tokens),
-                prompt_length=len(message.prompt),
-                generated_offset=message.generated_offset,
-                sampling=message.sampling,
-                tree=DraftTree(len(tokens), tokens[-1]),
-            )
+        elif draft is None or tokens != draft.prefix.tokens[: len(tokens)]:
+            draft = self._begin(key, tokens, message)
+        draft.heard_s = now
         if message.ask and len(tokens) == len(draft.prefix):
             draft.ask()
         return self._answer(draft)
+
+    def _begin(self, key: tuple[str, int], tokens: list[int], message: Open) -> Draft:
+        for old in [k for k in self.drafts if k[0] == key[0]]:
+            self._forget(old)
+        draft = self.drafts[key] = Draft(
+            request=message.request,
+            generation=message.generation,
+            prefix=Prefix(tokens),
+            slots=[-1] * len(tokens),
+            prompt_length=len(message.prompt),
+            generated_offset=message.generated_offset,
+            sampling=message.sampling,
+            tree=DraftTree(len(tokens), tokens[-1], compact_above=min(512, self.settings.max_nodes // 2)),
+        )
+        return draft
 
     def _commit(self, message: Commit, *, now: float) -> list[Message]:
         draft = self.drafts.get((message.request, message.generation))
         if draft is None:
             return [Need(request=message.request, generation=message.generation, have_length=0)]
+        draft.heard_s = now
         tokens = message.tokens.tolist()
-        known = len(draft.prefix) - message.base_length
-        if known < 0 or not draft.prefix.matches(message.base_length, message.base_digest):
+        prefix, base = draft.prefix, message.base_length
+        known = len(prefix) - base
+        follows = prefix.matches(base, message.base_digest) and prefix.tokens[base:][: len(tokens)] == tokens[:known]
+        if known < 0 or not follows:
             if now - draft.needed_s < _NEED_AGAIN_S:
                 return []
             draft.needed_s = now
@@ -108,6 +121,16 @@ class DraftSession:
         if message.ask and known <= len(tokens):
             draft.ask()
         return self._answer(draft)
+
+    def tick(self, *, now: float) -> list[Message]:
+        """Ask about requests that the leader has not spoken of for long: the end of one, too, may have been lost."""
+        needs: list[Message] = []
+        for draft in self.drafts.values():
+            if now - max(draft.heard_s, draft.needed_s) > _QUIET_S:
+                draft.needed_s = now
+                have = len(draft.prefix)
+                needs.append(Need(request=draft.request, generation=draft.generation, have_length=have))
+        return needs
 
     def _forget(self, key: tuple[str, int]) -> None:
         if self.drafts.pop(key, None) is not None:
@@ -163,17 +186,16 @@ class DraftSession:
             return []
         draft.asked = False
         tree, settings = draft.tree, self.settings
-        if settings.verify_shape == "chain":
-            nodes = tree.best_chain(settings.num_draft_tokens)
-        else:
+        nodes = tree.best_chain(settings.num_draft_tokens)
+        draft.trunk = [tree.token[node] for node in nodes]
+        if settings.verify_shape == "tree":
             cap = settings.num_draft_tokens
             [nodes] = select_trees([tree], depth_caps=[cap], budget=max(_ANSWER_NODES, settings.budget))
-        draft.trunk = tree.path_tokens(nodes[-1]) if nodes and settings.growth == "fan_out" else []
         return [self._propose(draft, nodes)]
 
     def _propose(self, draft: Draft, nodes: Sequence[int]) -> Propose:
         tokens, parents, scores = draft.tree.export(nodes)
-        self._serial += 1
+        serial, self._serial = self._serial, self._serial + 1
         return Propose(
             request=draft.request,
             generation=draft.generation,
@@ -182,7 +204,7 @@ class DraftSession:
             tokens=tokens,
             parents=parents,
             scores=scores,
-            serial=self._serial,
+            serial=serial,
         )
 
 

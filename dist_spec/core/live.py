@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dist_spec.core.messages import Open
 from dist_spec.core.plan import PlanRow
 from dist_spec.core.sequence import Sequence
 from dist_spec.core.tree import DraftTree
@@ -50,7 +51,24 @@ class Live:
         """Deepest node worth verifying: the target adds one token of its own, so the last room is never drafted."""
         return self.sequence.room - 1
 
-    def count(self, row: PlanRow, *, num_accepted: int, num_kept: int, now: float) -> None:
+    def opening(self, *, ask: bool = False) -> Open:
+        """The request told from the start, for a peer that knows nothing of it."""
+        sequence, split = self.sequence, self.sequence.prompt_length
+        return Open(
+            request=sequence.request,
+            generation=sequence.generation,
+            prompt=np.array(sequence.tokens[:split], np.int32),
+            generated=np.array(sequence.tokens[split:], np.int32),
+            generated_offset=sequence.generated_offset,
+            sampling=sequence.sampling,
+            ask=ask,
+        )
+
+    def will_finish_pending(self, limit: int) -> bool:
+        """Whether a step that feeds `limit` tokens reaches the end of the committed text, so that guesses count."""
+        return self.sequence.cached + limit >= len(self.sequence.prefix)
+
+    def count(self, row: PlanRow, *, num_accepted: int, now: float) -> None:
         usage, nodes = self.usage, row.forward.num_nodes
         usage.steps += 1
         usage.ready_steps += nodes > 0

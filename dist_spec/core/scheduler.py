@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from dist_spec.core.block_manager import BlockManager
 from dist_spec.core.sequence import Sequence
@@ -55,6 +56,18 @@ class Scheduler:
             self.tables[sequence.key] = table
             admitted.append(sequence)
         return admitted
+
+    def share_pending(self, sequences: Iterable[Sequence]) -> list[int]:
+        """How many uncached tokens each of the first sequences may feed in this step, in order; those for which nothing
+        is left have no entry and sit the step out."""
+        left = self.max_pending
+        shares: list[int] = []
+        for sequence in sequences:
+            if left <= 0:
+                break
+            shares.append(min(len(sequence.prefix) - sequence.cached, left))
+            left -= shares[-1]
+        return shares
 
     def remove(self, key: tuple[str, int]) -> None:
         if key in self.running:

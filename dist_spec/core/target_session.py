@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -23,12 +24,10 @@ from dist_spec.core.plan import Plan, PlanRow, Wait
 from dist_spec.core.scheduler import Scheduler
 from dist_spec.core.selection import select_chains, select_trees
 from dist_spec.core.settings import Speculation
-from dist_spec.core.types import Expansion, FloatArray, Verdict
+from dist_spec.core.types import Expansion, Verdict
 from dist_spec.core.vocabulary import refusal
 from dist_spec.core.waiting import Waiting
 from dist_spec.errors import RequestError
-
-_NO_MARGINS: FloatArray = np.empty(0, np.float32)
 
 Outgoing: TypeAlias = tuple[str, Message]
 """(peer, message)"""
@@ -54,6 +53,7 @@ class TargetSession:
         self.run_stats: Callable[[], dict[str, float]] = dict
         self._closed: list[tuple[str, int]] = []
         self._last_apply_s: float | None = None
+        self._held_up = False
 
     # ---- messages -------------------------------------------------------------------------------------------------
 
@@ -69,25 +69,30 @@ class TargetSession:
                 return self.lost(peer, now=now)
             case _ if peer not in self.membership.members:
                 return [(peer, Bye(reason="unknown peer: say hello first"))]
-            case Open():
+            case Open() if self.membership.members[peer].role == "frontend":
                 out += self.open(message, peer=peer, now=now)
             case Propose():
                 out += self._propose(peer, message, now=now)
             case Need():
                 out += self._need(peer, message)
             case Close():
-                out += self.close((message.request, message.generation), reason="abort")
+                live = self.live.get((message.request, message.generation))
+                if live is not None and live.owner == peer:
+                    out += self.close(live.sequence.key, reason="abort")
             case Ping():
                 self.membership.members[peer].busy_s = message.busy_s
-            case Commit():
-                pass
+            case _:
+                pass  # only the target commits (law 1)
         return out
 
     def _hello(self, peer: str, hello: Hello, *, now: float) -> list[Outgoing]:
         no = refusal(hello, self.facts.vocabulary, self.facts.vocabulary_tokens)
         if no is not None:
             return [(peer, no)]
-        self.lost(peer, now=now)
+        # Who greets again may have lost everything (a restart) or nothing (it only missed our pings). A drafter is told
+        # everything anew; a frontend's requests go on: tokens that it does not expect are no harm to it.
+        for live in self.live.values():
+            live.asked.discard(peer)
         self.membership.join(peer, hello, now=now)
         # The pong tells a frontend that the leader is up; a drafter learns it from what it is told of.
         return [(peer, self._ping()), *self._tell_all(peer)]
@@ -96,20 +101,7 @@ class TargetSession:
         """Every running request from the start: late joiners and revived peers catch up."""
         if peer not in self.membership.drafters():
             return []
-        return [(peer, self._opening(live)) for live in self.live.values() if live.running]
-
-    @staticmethod
-    def _opening(live: Live) -> Open:
-        sequence = live.sequence
-        split = sequence.prompt_length
-        return Open(
-            request=sequence.request,
-            generation=sequence.generation,
-            prompt=np.array(sequence.tokens[:split], np.int32),
-            generated=np.array(sequence.tokens[split:], np.int32),
-            generated_offset=sequence.generated_offset,
-            sampling=sequence.sampling,
-        )
+        return [(peer, live.opening()) for live in self.live.values() if live.running]
 
     def _need(self, peer: str, need: Need) -> list[Outgoing]:
         key = (need.request, need.generation)
@@ -118,7 +110,7 @@ class TargetSession:
             return [(peer, Close(request=need.request, generation=need.generation, reason="unknown"))]
         prefix = live.sequence.prefix
         if not 0 < need.have_length <= len(prefix):
-            return [(peer, self._opening(live))]
+            return [(peer, live.opening(ask=peer in live.asked))]
         commit = Commit(
             request=need.request,
             generation=need.generation,
@@ -139,7 +131,9 @@ class TargetSession:
         self.counts.proposals += 1
         prefix = live.sequence.prefix
         known = prefix.matches(proposal.base_length, proposal.base_digest)
-        in_vocabulary = not len(proposal.tokens) or int(proposal.tokens.max()) < self.facts.vocab_size
+        # Seen as unsigned, a negative id is larger than any vocabulary.
+        ids = proposal.tokens.view(np.uint32)
+        in_vocabulary = not len(ids) or int(ids.max()) < self.facts.vocab_size
         if not known or not in_vocabulary:
             self.counts.stale += 1
             return []
@@ -176,13 +170,13 @@ class TargetSession:
 
     def tick(self, *, now: float) -> list[Outgoing]:
         """Heartbeats and silence; call now and then."""
+        out: list[Outgoing] = []
         for peer in self.membership.silenced(now=now):
-            if self.membership.members[peer].role == "frontend":
-                self.lost(peer, now=now)
             for live in self.live.values():
                 live.asked.discard(peer)
-        due = self.membership.due_pings(now=now)
-        return [(peer, self._ping()) for peer in due]
+            if self.membership.members[peer].role == "frontend":
+                out += self.lost(peer, now=now)
+        return [*out, *((peer, self._ping()) for peer in self.membership.due_pings(now=now))]
 
     def _ping(self) -> Ping:
         return Ping(progress=self.counts.steps, num_drafters=len(self.membership.drafters()))
@@ -192,11 +186,13 @@ class TargetSession:
     def open(self, message: Open, *, peer: str = "", now: float) -> list[Outgoing]:
         """Begin a request. One that cannot be served is closed at once with the reason; others are untouched."""
         key = (message.request, message.generation)
-        if key in self.live:
-            return []
-        out: list[Outgoing] = []
-        for old in [k for k in self.live if k[0] == message.request and k[1] < message.generation]:
-            out += self.close(old, reason="abort")
+        same = [live for live in self.live.values() if live.sequence.request == message.request]
+        if any(live.owner != peer for live in same):
+            reason = f"error: another frontend's request is called {message.request!r} too"
+            return [(peer, Close(request=key[0], generation=key[1], reason=reason))]
+        if any(live.sequence.generation >= message.generation for live in same):
+            return []  # a repeated or late message
+        out = [sent for live in same for sent in self.close(live.sequence.key, reason="abort")]
         try:
             sequence = admissible(message, self.facts)
             self.scheduler.submit(sequence)
@@ -254,7 +250,7 @@ class TargetSession:
         for sequence in self.scheduler.admit():
             live = self.live[sequence.key]
             live.running, live.started_s = True, now
-            out += [(peer, self._opening(live)) for peer in self.membership.drafters()]
+            out += [(peer, live.opening()) for peer in self.membership.drafters()]
         return out
 
     def select(self, *, now: float) -> Plan | Wait | None:
@@ -265,20 +261,19 @@ class TargetSession:
             return None
         wait = self.waiting.due(rows, now=now)
         if wait is not None:
-            self.counts.waits += 1
+            self.counts.waits += not self._held_up
+            self._held_up = True
             return wait
-        caps = [live.depth_cap() for live in rows]
+        self._held_up = False
+        limits = self.scheduler.share_pending(live.sequence for live in rows)
+        rows = rows[: len(limits)]
+        caps = [live.depth_cap() if live.will_finish_pending(n) else 0 for live, n in zip(rows, limits, strict=True)]
         choose = select_chains if self.settings.verify_shape == "chain" else select_trees
-        trees = [live.tree for live in rows]
-        nodes = choose(trees, depth_caps=caps, budget=self.settings.budget)
-        pending = self.scheduler.max_pending
-        planned: list[PlanRow] = []
-        for live, chosen in zip(rows, nodes, strict=True):
-            if pending <= 0:
-                break
-            row = plan_row(live, chosen, block_table=self.scheduler.tables[live.sequence.key], max_pending=pending)
-            pending -= row.forward.num_pending
-            planned.append(row)
+        nodes = choose([live.tree for live in rows], depth_caps=caps, budget=self.settings.budget)
+        planned = [
+            plan_row(live, chosen, block_table=self.scheduler.tables[live.sequence.key], max_pending=limit)
+            for live, chosen, limit in zip(rows, nodes, limits, strict=True)
+        ]
         self.counts.steps += 1
         return Plan(
             step=self.counts.steps, rows=tuple(planned), budget=self.settings.budget, price=self.price.tokens_per_s
@@ -290,8 +285,8 @@ class TargetSession:
         committed = 0
         for row, outcome in zip(plan.rows, outcomes, strict=True):
             live = self.live.get(row.key)
-            if live is None:
-                continue
+            if live is None or not live.running:
+                continue  # ended in mid-step, or ended and begun anew
             if isinstance(outcome, RequestError):
                 out += self.close(row.key, reason=f"error: {outcome}")
                 continue
@@ -314,27 +309,21 @@ class TargetSession:
         finished = bool(sequence.finish_reason)
         live.tree.advance(kept)
         self.waiting.ask(live, asks=not finished, now=now)
-        tokens = np.array(kept, np.int32)
-
-        margins = np.empty(0, np.float32)
-        if verdict.margin == verdict.margin:  # not NaN: the target reports margins
-            margins = np.full(len(kept), verdict.margin, np.float32)
-
-        def commit(*, ask: bool, margins: FloatArray = _NO_MARGINS) -> Commit:
-            return Commit(
-                request=sequence.request,
-                generation=sequence.generation,
-                base_length=base_length,
-                base_digest=base_digest,
-                tokens=tokens,
-                num_accepted=num_accepted,
-                ask=ask,
-                margins=margins,
-            )
-
-        out: list[Outgoing] = [] if finished else [(p, commit(ask=p in live.asked)) for p in self.membership.drafters()]
+        commit = Commit(
+            request=sequence.request,
+            generation=sequence.generation,
+            base_length=base_length,
+            base_digest=base_digest,
+            tokens=np.array(kept, np.int32),
+            num_accepted=num_accepted,
+        )
+        out: list[Outgoing] = []
+        if not finished:
+            out += [(peer, replace(commit, ask=peer in live.asked)) for peer in self.membership.drafters()]
         if live.owner in self.membership.members:
-            out.append((live.owner, commit(ask=False, margins=margins)))
+            known = verdict.margin == verdict.margin  # not NaN: the target reports margins
+            margins = np.full(len(kept) if known else 0, verdict.margin, np.float32)
+            out.append((live.owner, replace(commit, margins=margins)))
         if finished:
             out += self.close(live.sequence.key, reason=sequence.finish_reason)
         return out
@@ -345,7 +334,7 @@ class TargetSession:
         if live.waited:
             self.waiting.miss_wait.brought(len(verdict.path))
         counts, nodes = self.counts, row.forward.num_nodes
-        live.count(row, num_accepted=num_accepted, num_kept=num_kept, now=now)
+        live.count(row, num_accepted=num_accepted, now=now)
         counts.rows += 1
         counts.ready_rows += nodes > 0
         counts.verified += nodes

@@ -27,19 +27,34 @@ class DraftTree:
         slot: a column of ints that belongs to the drafter (-1 at birth) and follows the node through renumbering.
         expanded: whether guesses below the node were asked for.
         children: ids of children, best path score first.
+
+    Args:
+        compact_above: nodes in the arrays beyond which `advance` drops those that are no longer below the root.
     """
 
-    __slots__ = ("_index", "children", "expanded", "length", "parent", "path", "root", "slot", "token")
+    __slots__ = (
+        "_compact_above",
+        "_index",
+        "children",
+        "expanded",
+        "length",
+        "parent",
+        "path",
+        "root",
+        "slot",
+        "token",
+    )
 
-    def __init__(self, length: int, token: int = -1) -> None:
-        self._restart(length, token, -1)
+    def __init__(self, length: int, token: int = -1, *, compact_above: int = _COMPACT_ABOVE) -> None:
+        self._compact_above = compact_above
+        self._restart(length, token)
 
-    def _restart(self, length: int, token: int, slot: int) -> None:
+    def _restart(self, length: int, token: int) -> None:
         self.token: list[int] = [token]
         self.parent: list[int] = [-1]
         self.path: list[float] = [0.0]
         self.length: list[int] = [length]
-        self.slot: list[int] = [slot]
+        self.slot: list[int] = [-1]
         self.expanded: list[bool] = [False]
         self.children: list[list[int]] = [[]]
         self._index: dict[int, int] = {}
@@ -167,24 +182,23 @@ class DraftTree:
             node = child
         if len(slots) < len(tokens):
             length = self.length[self.root] + len(tokens)
-            self._restart(length, tokens[-1], -1)
+            self._restart(length, tokens[-1])
             return slots + [-1] * (len(tokens) - len(slots))
         self.root = node
-        if len(self.token) > _COMPACT_ABOVE:
+        if len(self.token) > self._compact_above:
             self._compact()
         return slots
 
     def _compact(self) -> None:
         order = self.nodes()
         number = {node: i for i, node in enumerate(order)}
-        pick = order.__iter__
-        self.token = [self.token[n] for n in pick()]
-        self.path = [self.path[n] for n in pick()]
-        self.length = [self.length[n] for n in pick()]
-        self.slot = [self.slot[n] for n in pick()]
-        self.expanded = [self.expanded[n] for n in pick()]
+        self.token = [self.token[n] for n in order]
+        self.path = [self.path[n] for n in order]
+        self.length = [self.length[n] for n in order]
+        self.slot = [self.slot[n] for n in order]
+        self.expanded = [self.expanded[n] for n in order]
         self.parent = [-1, *(number[self.parent[n]] for n in order[1:])]
-        self.children = [[number[c] for c in self.children[n]] for n in pick()]
+        self.children = [[number[c] for c in self.children[n]] for n in order]
         self._index = {self.parent[i] << _SHIFT | self.token[i]: i for i in range(1, len(order))}
         self.root = 0
 

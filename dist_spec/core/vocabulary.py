@@ -25,8 +25,9 @@ def refusal(hello: Hello, vocabulary: bytes, tokens: Sequence[str]) -> Bye | Non
         return None
     # Padded vocabularies differ in length only: what lies beyond the shorter map is nobody's token. The last hash of
     # the shorter one may cover fewer than 64 ids, so it is left out of the comparison unless both end there.
+    same_end = len(hello.vocabulary) == len(vocabulary) and hello.vocab_size in (0, len(tokens))
     shorter = min(len(hello.vocabulary), len(vocabulary))
-    whole = shorter if len(hello.vocabulary) == len(vocabulary) else shorter - HASH_BYTES
+    whole = shorter if same_end else shorter - HASH_BYTES
     for at in range(0, whole, HASH_BYTES):
         if hello.vocabulary[at : at + HASH_BYTES] != vocabulary[at : at + HASH_BYTES]:
             first = at // HASH_BYTES * IDS_PER_HASH

@@ -24,7 +24,6 @@ class Region:
 
     Attributes:
         fed: committed tokens whose K/V are in place.
-        trusted: history before this index was committed before the region was ours; its slots mean nothing here.
         seen: history length at the last look.
         free: tree slots (relative to `base`) to take, the last one first.
     """
@@ -33,7 +32,6 @@ class Region:
     tree_slots: int
     max_context: int
     fed: int = 0
-    trusted: int = 0
     seen: int = 0
     free: list[int] = field(default_factory=list)
 
@@ -47,18 +45,21 @@ class Region:
 
     def begin(self, row: ExpandRow) -> None:
         """Take the region over for `row`'s request: whatever slots its tree names belong to another life."""
-        self.fed, self.trusted, self.seen = 0, len(row.history), len(row.history)
+        self.fed, self.seen = 0, len(row.history)
         for node in row.tree.nodes():
             row.tree.slot[node] = -1
         self.free = list(range(self.tree_slots))
 
     def adopt_commits(self, row: ExpandRow) -> tuple[list[int], list[int]]:
-        """Moves (from, to; pool slots) that put newly committed nodes behind the prefix; counts them as fed."""
+        """Moves (from, to; pool slots) that put newly committed nodes behind the prefix; counts them as fed.
+
+        A history begins with a prompt, which was never a node: a region taken over afresh adopts nothing.
+        """
         source: list[int] = []
         target: list[int] = []
         if len(row.history) < self.fed:  # never promised, yet cheap to survive
             self.begin(row)
-        while self.trusted <= self.fed < len(row.history) and row.history_slots[self.fed] >= 0:
+        while self.fed < len(row.history) and row.history_slots[self.fed] >= 0:
             source.append(self.base + row.history_slots[self.fed])
             target.append(self.prefix_start + self.fed)
             self.fed += 1
@@ -116,7 +117,9 @@ def plan_feed(row: ExpandRow, region: Region) -> Feed:
     tree, history = row.tree, row.history
     first = min(region.fed, len(history) - 1) if tree.root in row.leaves else region.fed
     committed = history[first:]
-    tokens, paths, at = list(committed), [], {}
+    tokens = list(committed)
+    paths: list[list[int]] = []
+    at: dict[int, int] = {}
     leaf_rows: list[int] = []
     for leaf in row.leaves:
         if len(history) + tree.depth(leaf) > region.max_context:

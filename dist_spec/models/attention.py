@@ -83,12 +83,7 @@ def attend_single(
             # The region was the pool itself, and paths were laid over the nodes' own places: put every node back.
             last, tree = segment.first + segment.count, segment.num_tree
             work[segment.length - tree :].copy_(kv[last - tree : last])
-    if order != list(range(rows)):  # depth first, or padded
-        padding = [parts[0]] * (rows - len(parts))
-        back = np.zeros(rows, dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return torch.cat(parts + padding).reshape(rows, heads, dim)[torch.from_numpy(back)]
-    return torch.cat(parts).reshape(rows, heads, dim)
+    return _in_row_order(parts, order, rows).reshape(rows, heads, dim)
 
 
 def attend_padded(
@@ -176,6 +171,15 @@ def _joined(parts: list[torch.Tensor], query: torch.Tensor) -> torch.Tensor:
     if missing:
         parts.append(query.new_zeros((missing, *query.shape[1:])))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _in_row_order(parts: list[torch.Tensor], order: list[int], rows: int) -> torch.Tensor:
+    """Results of queries asked in `order` as rows 0 .. rows - 1; padding rows repeat the first."""
+    if order == list(range(rows)):
+        return torch.cat(parts)
+    back = np.zeros(rows, dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return torch.cat(parts)[torch.from_numpy(back)]
 
 
 def _pad(step: Step) -> None:

@@ -24,7 +24,7 @@ def convert_gguf(file: Path, *, target: Path, progress: Progress | None = None) 
         ModelError: the file cannot be read, or the disk is full.
     """
     say = progress or (lambda _: None)
-    say(f"converting {file.name} to safetensors in {target} (once; about a minute)")
+    say(f"converting {file.name} to safetensors in {target} (once; about 20 seconds)")
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         model = _read(file, say)

@@ -9,7 +9,7 @@ from time import monotonic
 import numpy as np
 
 from dist_spec.core.attachment import Attachment
-from dist_spec.core.messages import Bye, Close, Commit, Hello, Open, Ping
+from dist_spec.core.messages import Bye, Close, Commit, Hello, Message, Need, Open, Ping
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.types import Sampling
 from dist_spec.errors import ProtocolError, TransportError
@@ -31,7 +31,10 @@ class Stream:
     request: str
     generation: int
     prefix: Prefix
+    sampling: Sampling
     opened_s: float
+    heard_s: float
+    prompt_length: int
     tokens: list[int] = field(default_factory=list)
     kinds: list[bool] = field(default_factory=list)
     times: list[tuple[float, int]] = field(default_factory=list)
@@ -40,20 +43,33 @@ class Stream:
     closed_s: float = 0.0
     stats: dict[str, float] = field(default_factory=dict)
 
-    def take(self, commit: Commit, *, now: float) -> int:
-        """Append what is new in a commit (repeats are harmless); returns how many tokens that was."""
+    def take(self, commit: Commit, *, now: float) -> int | None:
+        """Append what is new in a commit (repeats are harmless); returns how many tokens that was, None when the commit
+        does not follow what was received (something was lost)."""
         known = len(self.prefix) - commit.base_length
         if known < 0 or not self.prefix.matches(commit.base_length, commit.base_digest):
-            raise ProtocolError(f"request {self.request!r}: a commit does not follow what was received")
+            return None
         fresh = commit.tokens.tolist()[known:]
         self.prefix.extend(fresh)
         self.tokens.extend(fresh)
         accepted = max(commit.num_accepted - known, 0)
         self.kinds.extend([True] * accepted + [False] * (len(fresh) - accepted))
         self.margins.extend(commit.margins.tolist()[known:])
+        self.heard_s = now
         if fresh:
             self.times.append((now, len(fresh)))
         return len(fresh)
+
+    def opening(self) -> Open:
+        """The request as it stands: a leader that knows it ignores this, one that does not goes on from here."""
+        tokens = self.prefix.tokens
+        return Open(
+            request=self.request,
+            generation=self.generation,
+            prompt=np.array(tokens[: self.prompt_length], np.int32),
+            generated=np.array(self.tokens, np.int32),
+            sampling=self.sampling,
+        )
 
 
 class Client:
@@ -63,16 +79,18 @@ class Client:
         transport: a connecting end.
         name: unique among the leader's peers.
         silence_s: the leader counts as gone when it says nothing for this long.
+        repeat_s: a request without news for this long is told again (harmless when it is known).
 
     Attributes:
         num_drafters: drafters attached to the leader, as it last said.
         last_stats: the leader's totals as of the request that ended last.
     """
 
-    def __init__(self, transport: Transport, *, name: str, silence_s: float = 15.0) -> None:
+    def __init__(self, transport: Transport, *, name: str, silence_s: float = 60.0, repeat_s: float = 5.0) -> None:
         self.transport = transport
         self.streams: dict[tuple[str, int], Stream] = {}
         self._silence_s = silence_s
+        self._repeat_s = repeat_s
         self._attachment = Attachment(Hello(role="frontend", name=name))
         self._ready = False
         self.num_drafters = 0
@@ -89,10 +107,22 @@ class Client:
 
     def open(self, request: str, *, prompt: Sequence[int], sampling: Sampling) -> Stream:
         """Begin a request."""
-        stream = Stream(request=request, generation=0, prefix=Prefix(prompt), opened_s=monotonic())
+        now = monotonic()
+        if not self.streams:
+            # Nobody listened while nothing was open, so the leader may have forgotten us, and its silence means nothing.
+            for message in self._attachment.start(now=now):
+                self.transport.send(LEADER, message)
+        stream = Stream(
+            request=request,
+            generation=0,
+            prefix=Prefix(prompt),
+            sampling=sampling,
+            opened_s=now,
+            heard_s=now,
+            prompt_length=len(prompt),
+        )
         self.streams[request, 0] = stream
-        message = Open(request=request, generation=0, prompt=np.array(prompt, np.int32), sampling=sampling)
-        self.transport.send(LEADER, message)
+        self.transport.send(LEADER, stream.opening())
         return stream
 
     def abort(self, stream: Stream) -> None:
@@ -106,36 +136,53 @@ class Client:
         """
         news: list[tuple[Stream, int]] = []
         for _, message in self.transport.receive(timeout_s):
-            now = monotonic()
             if isinstance(message, ProtocolError):
                 raise message
-            for answer in self._attachment.heard(message, now=now):
-                self.transport.send(LEADER, answer)
-            match message:
-                case Commit():
-                    stream = self.streams.get((message.request, message.generation))
-                    if stream is not None:
-                        news.append((stream, stream.take(message, now=now)))
-                case Close():
-                    stream = self.streams.pop((message.request, message.generation), None)
-                    if stream is not None:
-                        stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
-                        self.last_stats = stream.stats
-                        news.append((stream, 0))
-                case Bye(fatal=True):
-                    raise TransportError(f"the target refused the connection: {message.reason}")
-                case Ping():
-                    self._ready = True
-                    self.num_drafters = message.num_drafters
-                case _:
-                    pass
+            news.extend(self._take(message, now=monotonic()))
         self._keep_alive()
         return news
+
+    def _take(self, message: Message, *, now: float) -> list[tuple[Stream, int]]:
+        for answer in self._attachment.heard(message, now=now):
+            self.transport.send(LEADER, answer)
+        match message:
+            case Commit():
+                stream = self.streams.get((message.request, message.generation))
+                fresh = stream.take(message, now=now) if stream is not None else 0
+                if stream is not None and fresh is None:
+                    need = Need(request=stream.request, generation=stream.generation, have_length=len(stream.prefix))
+                    self.transport.send(LEADER, need)
+                elif stream is not None and fresh:
+                    return [(stream, fresh)]
+            case Close():
+                stream = self.streams.pop((message.request, message.generation), None)
+                if stream is not None:
+                    stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
+                    self.last_stats = stream.stats or self.last_stats
+                    return [(stream, 0)]
+            case Bye(fatal=True):
+                raise TransportError(f"the target refused the connection: {message.reason}")
+            case Bye():
+                self._tell_again()  # it forgot us (we were silent for long, or it was started anew)
+            case Ping():
+                self._ready = True
+                self.num_drafters = message.num_drafters
+            case _:
+                pass
+        return []
+
+    def _tell_again(self) -> None:
+        for stream in self.streams.values():
+            self.transport.send(LEADER, stream.opening())
 
     def _keep_alive(self) -> None:
         now = monotonic()
         for message in self._attachment.tick(now=now):
             self.transport.send(LEADER, message)
+        for stream in self.streams.values():
+            if now - stream.heard_s > self._repeat_s:
+                stream.heard_s = now
+                self.transport.send(LEADER, stream.opening())
         if self._ready and self._attachment.quiet_s(now=now) > self._silence_s:
             raise TransportError(f"the target has said nothing for {self._silence_s:.0f} s", fix="see its log")
 

@@ -35,6 +35,8 @@ class DraftWorker:
         self.recorder = recorder
 
     def start(self, *, now: float) -> None:
+        if self.recorder is not None:
+            self.recorder.started(now=now)
         self._send(self.attachment.start(now=now), now=now)
 
     def receive(self, *, clock: Callable[[], float], timeout_s: float = 0.0) -> int:
@@ -42,10 +44,10 @@ class DraftWorker:
         received = self.transport.receive(timeout_s)
         now = clock()
         for peer, message in received:
-            if isinstance(message, ProtocolError):
-                continue
             if self.recorder is not None:
                 self.recorder.received(peer, message, now=now)
+            if isinstance(message, ProtocolError):
+                continue
             self._send(self.attachment.heard(message, now=now), now=now)
             self._send(self.session.receive(message, now=now), now=now)
         for key in self.session.take_closed():
@@ -64,11 +66,16 @@ class DraftWorker:
         expansions = self.drafter.expand(expand_rows(batch))
         self.attachment.progress += 1
         self._send(self.session.expanded(batch, expansions), now=now)
+        if self.recorder is not None:
+            self.recorder.expanded(self.session.num_drafted, now=now)
 
     def tick(self, *, now: float, busy_s: float = 0.0) -> None:
         """Heartbeat; `busy_s` is the time spent drafting so far."""
+        if self.recorder is not None:
+            self.recorder.ticked(now=now, busy_s=busy_s)
         self.attachment.busy_s = busy_s
         self._send(self.attachment.tick(now=now), now=now)
+        self._send(self.session.tick(now=now), now=now)
 
     def _send(self, messages: Sequence[Message], *, now: float) -> None:
         for message in messages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from dist_spec.core.messages import Open
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.core.target_session import Outcome, Outgoing, TargetSession
 from dist_spec.drafters.base import Drafter, ExpandRow
@@ -53,13 +54,21 @@ class TargetWorker:
         received = self.transport.receive(timeout_s)
         now = clock()
         for peer, message in received:
+            if self.recorder is not None:
+                self.recorder.received(peer, message, now=now)
             if isinstance(message, ProtocolError):
                 self._send(self.session.garbage(peer))
                 continue
-            if self.recorder is not None:
-                self.recorder.received(peer, message, now=now)
             self._send(self.session.receive(peer, message, now=now))
         return len(received)
+
+    def open(self, message: Open, *, now: float) -> list[Outgoing]:
+        """Begin a request in process. Not empty when it is refused: then it holds the `Close` that says why."""
+        if self.recorder is not None:
+            self.recorder.opened(message, now=now)
+        out = self.session.open(message, now=now)
+        self._send([(peer, sent) for peer, sent in out if peer])
+        return [(peer, sent) for peer, sent in out if not peer]
 
     def begin(self, *, now: float) -> Plan | Wait | None:
         """Decide what to verify and start it."""
@@ -80,7 +89,7 @@ class TargetWorker:
 
     def apply(self, plan: Plan, outcomes: Sequence[Outcome], *, now: float) -> None:
         if self.recorder is not None:
-            self.recorder.applied(plan, now=now)
+            self.recorder.applied(plan, outcomes, now=now)
         self._send(self.session.apply(plan, outcomes, now=now))
 
     def tick(self, *, now: float) -> None:

@@ -72,7 +72,8 @@ def test_settings_come_from_the_folder(tmp_path):
 
 
 def test_a_chat_template_is_rendered_with_the_answers_beginning(tmp_path):
-    template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[A]{% endif %}"
+    turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    template = "{{ bos_token }}" + turns + "{% if add_generation_prompt %}[A]{% endif %}"
     made = load_tokenizer(str(folder(tmp_path, chat_template=template)))
     messages = [{"role": "user", "content": "hi"}]
     assert made.render_chat(messages) == "<bos>[user]hi[A]"

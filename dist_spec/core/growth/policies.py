@@ -48,21 +48,25 @@ class BestFirst:
         return best_leaves(draft.tree, limit=limit, max_depth=self._settings.num_draft_tokens)
 
     def ready(self, draft: Draft) -> bool:
-        tree, settings = draft.tree, self._settings
-        if not tree.is_empty() or not self.leaves(draft, 1):
-            return settings.on_miss != "draft" or _drafted(draft, settings.num_draft_tokens)
-        match settings.on_miss:
+        """What survived is delivered as it stands; on a miss `wait` delivers after one step, `draft` after
+        `num_draft_tokens` of them."""
+        if not draft.missed or not self.leaves(draft, 1):
+            return True
+        match self._settings.on_miss:
             case "plain":
-                return settings.delivery == "pull"
-            case "wait" | "draft":
-                return tree.expanded[tree.root]
+                return True
+            case "wait":
+                return not draft.tree.is_empty()
+            case "draft":
+                return draft.steps_since_ask >= self._settings.num_draft_tokens
             case _:
-                assert_never(settings.on_miss)
+                assert_never(self._settings.on_miss)
 
 
 class FanOut:
     """`fan_out` (SSD/Saguaro, arXiv 2603.03251): while the delivered chain is verified, `fan_out` likely next tokens
-    after every number of accepted tokens are each continued by a chain. Served by a question after the verdict."""
+    after every number of accepted tokens are each continued by a chain. Served by a question after the verdict; before
+    the first one, and after a plain step, the outcomes are those of one token."""
 
     name = "fan_out"
 
@@ -76,8 +80,6 @@ class FanOut:
         if draft.asked:
             tip = chain_tip(tree, tree.root, max_depth=depth)
             return [] if tip is None else [tip]
-        if not draft.trunk:
-            return []
         tips: list[int] = []
         for trunk, candidates in _outcomes(tree, draft.trunk, self._settings.fan_out):
             if not tree.expanded[trunk]:

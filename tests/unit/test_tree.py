@@ -1,0 +1,209 @@
+"""The draft tree against the plainest possible model of one: a dict from paths to scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dist_spec.core.tree import DraftTree
+from dist_spec.core.types import NO_PARENT
+
+LENGTH = 10
+ALPHABET = 4  # few tokens, so that paths meet
+
+
+class Model:
+    """Paths below the root -> path score, slot and expanded mark."""
+
+    def __init__(self) -> None:
+        self.score: dict[tuple[int, ...], float] = {(): 0.0}
+        self.slot: dict[tuple[int, ...], int] = {(): -1}
+        self.expanded: set[tuple[int, ...]] = set()
+        self.length = LENGTH
+
+    def graft(self, anchor: tuple[int, ...], paths: list[tuple[int, ...]], edges: list[float]) -> None:
+        for path, edge in zip(paths, edges, strict=True):
+            whole = anchor + path
+            if whole not in self.score:
+                self.score[whole] = self.score[whole[:-1]] + min(edge, 0.0)
+                self.slot[whole] = -1
+
+    def advance(self, tokens: tuple[int, ...]) -> list[int]:
+        slots = []
+        for n in range(1, len(tokens) + 1):
+            slots.append(self.slot[tokens[:n]] if tokens[:n] in self.score else -1)
+        self.length += len(tokens)
+        if tokens not in self.score:
+            self.score, self.slot, self.expanded = {(): 0.0}, {(): -1}, set()
+            return slots
+        cut = len(tokens)
+        base = self.score[tokens]
+        keep = [path for path in self.score if path[:cut] == tokens]
+        self.slot = {path[cut:]: self.slot[path] for path in keep}
+        self.expanded = {path[cut:] for path in keep if path in self.expanded}
+        self.score = {path[cut:]: self.score[path] - base for path in keep}
+        return slots
+
+
+def nodes_by_path(tree: DraftTree) -> dict[tuple[int, ...], int]:
+    return {tuple(tree.path_tokens(node)): node for node in tree.nodes()}
+
+
+def check(tree: DraftTree, model: Model) -> None:
+    """The same nodes, and every column where it belongs."""
+    found = nodes_by_path(tree)
+    assert set(found) == set(model.score)
+    assert tree.size() == len(found) - 1
+    assert tree.base_length == model.length
+    assert tree.is_empty() == (len(found) == 1)
+    for path, node in found.items():
+        assert tree.depth(node) == len(path)
+        assert tree.score(node) == pytest.approx(model.score[path], abs=1e-9)
+        assert tree.slot[node] == model.slot[path]
+        assert tree.expanded[node] == (path in model.expanded)
+        siblings = [tree.path[child] for child in tree.children[node]]
+        assert siblings == sorted(siblings, reverse=True)
+        for child in tree.children[node]:
+            assert tree.child(node, tree.token[child]) == child
+            assert tree.parent[child] == node
+
+
+@st.composite
+def sub_trees(draw: st.DrawFn) -> tuple[list[int], list[int], list[float], list[tuple[int, ...]]]:
+    """(tokens, parents, scores, path of every entry); entries may repeat each other."""
+    size = draw(st.integers(0, 8))
+    tokens, parents, paths = [], [], []
+    for i in range(size):
+        parent = draw(st.integers(NO_PARENT, i - 1))
+        token = draw(st.integers(0, ALPHABET - 1))
+        tokens.append(token)
+        parents.append(parent)
+        paths.append((paths[parent] if parent >= 0 else ()) + (token,))
+    scores = draw(st.lists(st.sampled_from([-0.0, -0.25, -1.0, -2.5]), min_size=size, max_size=size))
+    return tokens, parents, scores, paths
+
+
+def arrays(tokens: list[int], parents: list[int], scores: list[float]):
+    return np.array(tokens, np.int32), np.array(parents, np.int32), np.array(scores, np.float32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from([0, 6, 512]))
+def test_the_trie_is_the_dict_of_paths(data: st.DataObject, compact_above: int) -> None:
+    """Random grafts below random nodes, late grafts, marks and commits, with and without compaction."""
+    tree, model = DraftTree(LENGTH, 99, compact_above=compact_above), Model()
+    committed: list[int] = []
+    serial = 0
+    for _ in range(data.draw(st.integers(1, 14))):
+        action = data.draw(st.sampled_from(["graft", "late", "advance", "mark"]))
+        if action == "graft":
+            tokens, parents, scores, paths = data.draw(sub_trees())
+            anchor = data.draw(st.sampled_from(sorted(model.score)))
+            ids = tree.graft(nodes_by_path(tree)[anchor], *arrays(tokens, parents, scores))
+            model.graft(anchor, paths, scores)
+            assert [tuple(tree.path_tokens(node)) for node in ids] == [anchor + path for path in paths]
+        elif action == "late":
+            tokens, parents, scores, paths = data.draw(sub_trees())
+            gap = data.draw(st.integers(0, len(committed)))
+            since = tuple(committed[len(committed) - gap :])
+            rest = [(p[gap:], s) for p, s in zip(paths, scores, strict=True) if p[:gap] == since and len(p) > gap]
+            useful = tree.graft_late(since, *arrays(tokens, parents, scores))
+            model.graft((), [p for p, _ in rest], [s for _, s in rest])
+            assert useful == len(rest)
+        elif action == "mark":
+            path = data.draw(st.sampled_from(sorted(model.score)))
+            node = nodes_by_path(tree)[path]
+            serial += 1
+            tree.slot[node], tree.expanded[node] = serial, True
+            model.slot[path] = serial
+            model.expanded.add(path)
+        else:
+            known = data.draw(st.sampled_from(sorted(model.score)))
+            tail = data.draw(st.lists(st.integers(0, ALPHABET - 1), max_size=2))
+            tokens = (*known, *tail)
+            if not tokens:
+                continue
+            assert tree.advance(tokens) == model.advance(tokens)
+            committed += tokens
+        check(tree, model)
+
+
+def test_compaction_drops_the_dead_and_nothing_else() -> None:
+    tree = DraftTree(LENGTH, compact_above=10)
+    for token in range(3):
+        [node] = tree.graft(tree.root, *arrays([token], [-1], [-0.1 * token]))
+        tree.graft(node, *arrays([7, 8, 9], [-1, 0, 1], [-0.5, -0.5, -0.5]))
+    assert len(tree) == 13
+    tree.advance([1])
+    assert len(tree) == 4  # the root, now token 1, and its three nodes
+    assert tree.path_tokens(3) == [7, 8, 9]
+    assert tree.score(3) == pytest.approx(-1.5)
+
+
+def test_small_trees_are_not_renumbered() -> None:
+    tree = DraftTree(LENGTH)
+    first, second = tree.graft(tree.root, *arrays([1, 2], [-1, 0], [-0.1, -0.1]))
+    tree.advance([1])
+    assert tree.root == first
+    assert tree.children[first] == [second]
+
+
+def test_a_repeated_node_keeps_its_first_score() -> None:
+    tree = DraftTree(LENGTH)
+    [node] = tree.graft(tree.root, *arrays([5], [-1], [-1.0]))
+    assert tree.graft(tree.root, *arrays([5], [-1], [-0.1])) == [node]
+    assert tree.score(node) == pytest.approx(-1.0)
+
+
+def test_a_positive_score_counts_as_certain() -> None:
+    """Path scores never rise along a path, whoever sent them."""
+    tree = DraftTree(LENGTH)
+    first, second = tree.graft(tree.root, *arrays([5, 6], [-1, 0], [-1.0, 3.0]))
+    assert tree.score(second) == tree.score(first)
+
+
+def test_late_is_not_useless() -> None:
+    """A proposal whose first tokens are those since committed offers the rest; one that was contradicted nothing."""
+    tree = DraftTree(LENGTH)
+    tokens, parents = [1, 2, 3, 4, 9], [-1, 0, 1, 2, 1]
+    assert tree.graft_late([1, 2], *arrays(tokens, parents, [-0.1] * 5)) == 3
+    assert sorted(nodes_by_path(tree)) == [(), (3,), (3, 4), (9,)]
+    assert tree.graft_late([1, 5], *arrays(tokens, parents, [-0.1] * 5)) == 0
+    assert tree.graft_late([1, 2, 3, 4], *arrays(tokens, parents, [-0.1] * 5)) == 0
+    assert sorted(nodes_by_path(tree)) == [(), (3,), (3, 4), (9,)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_export_and_graft_are_inverse(data: st.DataObject) -> None:
+    tree = DraftTree(LENGTH)
+    for _ in range(3):
+        tokens, parents, scores, _ = data.draw(sub_trees())
+        anchor = data.draw(st.sampled_from(tree.nodes()))
+        tree.graft(anchor, *arrays(tokens, parents, scores))
+    chosen = data.draw(st.lists(st.sampled_from(tree.nodes()), max_size=6))
+    tokens, parents, scores = tree.export(chosen)
+    assert (parents < np.arange(len(parents))).all()
+    again = DraftTree(LENGTH)
+    again.graft(again.root, tokens, parents, scores)
+    wanted = {tuple(tree.path_tokens(node))[:n] for node in chosen for n in range(tree.depth(node) + 1)} | {()}
+    found = nodes_by_path(again)
+    assert set(found) == wanted
+    here = nodes_by_path(tree)
+    assert all(again.score(found[p]) == pytest.approx(tree.score(here[p]), abs=1e-5) for p in wanted)
+
+
+def test_export_of_nothing() -> None:
+    tree = DraftTree(LENGTH)
+    assert [len(column) for column in tree.export([])] == [0, 0, 0]
+    assert [len(column) for column in tree.export([tree.root])] == [0, 0, 0]
+
+
+def test_the_best_chain_follows_the_best_child() -> None:
+    tree = DraftTree(LENGTH)
+    tree.graft(tree.root, *arrays([1, 2, 3, 4], [-1, -1, 1, 2], [-1.0, -0.5, -2.0, -0.1]))
+    assert [tree.token[node] for node in tree.best_chain(9)] == [2, 3, 4]
+    assert [tree.token[node] for node in tree.best_chain(2)] == [2, 3]
+    assert tree.best_chain(0) == []
