@@ -71,7 +71,7 @@ def measure(
     )
     backend = ScriptedTarget(lambda key: text)
     session = DraftSession(settings)
-    drafter = ScriptedDrafter(lambda key: text, law=law or RankLaw(a=0.87, b=0.5), vocab_size=_VOCAB)
+    drafter = ScriptedDrafter(lambda key, history: text, law=law or RankLaw(a=0.87, b=0.5), vocab_size=_VOCAB)
     target.receive(_DRAFTER, Hello(role="drafter", name=_DRAFTER), now=0.0)
     for request in range(num_requests):
         sampling = Sampling(max_tokens=len(text) - 64, ignore_eos=True)

@@ -15,7 +15,7 @@ from dist_spec.config import (
     PluginDrafterConfig,
     ScriptedDrafterConfig,
 )
-from dist_spec.drafters.base import Drafter
+from dist_spec.drafters.base import Drafter, RequestKey
 from dist_spec.drafters.ngram import NgramDrafter
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
 from dist_spec.errors import ConfigError
@@ -78,7 +78,7 @@ def _model(config: ModelDrafterConfig, *, max_requests: int, batch_invariant: bo
 
 def _scripted(config: ScriptedDrafterConfig) -> BuiltDrafter:
     """The file holds one text per line as token ids separated by blanks: prompt and output. A request takes the first
-    line that begins with its prompt."""
+    line that begins with it (none: all its guesses are decoys)."""
     try:
         lines = Path(config.text_file).read_text().splitlines()
         texts = [[int(word) for word in line.split()] for line in lines if line.strip()]
@@ -89,9 +89,13 @@ def _scripted(config: ScriptedDrafterConfig) -> BuiltDrafter:
         ) from error
     if not texts:
         raise ConfigError(f"drafter {config.name}: text_file {config.text_file} is empty")
-    drafter = ScriptedDrafter(
-        lambda key: texts[0], law=RankLaw(a=config.a, b=config.b), vocab_size=1 << 17, seed=config.seed
-    )
+
+    def text_of(key: RequestKey, history: Sequence[int]) -> Sequence[int]:
+        return next((text for text in texts if text[: len(history)] == list(history)), [])
+
+    law = RankLaw(a=config.a, b=config.b)
+    highest = max(max(text, default=0) for text in texts)
+    drafter = ScriptedDrafter(text_of, law=law, vocab_size=max(highest + 1, 2), seed=config.seed)
     return BuiltDrafter(drafter=drafter, step_s=config.step_s)
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RankLaw", "ScriptedDrafter", "Truth"]
 
-Truth: TypeAlias = "Callable[[RequestKey], Sequence[int]]"
-"""Request -> its whole text (prompt, then what the target will commit), by absolute position."""
+Truth: TypeAlias = "Callable[[RequestKey, Sequence[int]], Sequence[int]]"
+"""(request, its history when first seen) -> its whole text (prompt and what will be committed), by position."""
 
 _TRUE, _FALSE, _UNKNOWN = 1, 0, -1  # values of `tree.slot`
 _VARIANTS = 16  # independent confidences for off-truth leaves of one position
@@ -65,7 +65,7 @@ class ScriptedDrafter:
     def _expand_row(self, row: ExpandRow) -> list[Expansion]:
         script = self._scripts.get(row.key)
         if script is None:
-            script = self._scripts[row.key] = _Script(self._truth(row.key))
+            script = self._scripts[row.key] = _Script(self._truth(row.key, row.history))
         script.check(row.history)
         tree, truth, length, width = row.tree, script.truth, len(row.history), row.width
         expansions: list[Expansion] = []

@@ -55,7 +55,7 @@ def build_draft(
     """One life of one drafter."""
     name, life = life_of(machine)
     drafter = ScriptedDrafter(
-        lambda key: truths[key], law=scenario.law, vocab_size=scenario.vocab_size, seed=scenario.seed
+        lambda key, history: truths[key], law=scenario.law, vocab_size=scenario.vocab_size, seed=scenario.seed
     )
     hello = Hello(role="drafter", name=name, kind="scripted", step_s=scenario.times.draft_s)
     return DraftWorker(

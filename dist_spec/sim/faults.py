@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from dist_spec.core.settings import Delivery, Growth, OnMiss, Speculation, VerifyShape
 from dist_spec.drafters.scripted import RankLaw
@@ -17,14 +16,21 @@ from dist_spec.sim.scenario import Fault, FaultKind, Scenario
 _PAIRS: tuple[tuple[FaultKind, FaultKind], ...] = (("crash", "restart"), ("stop", "resume"), ("cut", "heal"))
 
 
-def combinations() -> Iterator[tuple[Growth, Delivery, VerifyShape, OnMiss]]:
+Combination: TypeAlias = tuple[Growth, Delivery, VerifyShape, OnMiss]
+
+
+def combinations() -> list[Combination]:
     """Every combination of the four switches that the settings allow."""
-    for growth, delivery, shape, on_miss in product(*map(get_args, (Growth, Delivery, VerifyShape, OnMiss))):
-        try:
-            Speculation(growth=growth, delivery=delivery, verify_shape=shape, on_miss=on_miss)
-        except ConfigError:
-            continue
-        yield growth, delivery, shape, on_miss
+    switches = product(*map(get_args, (Growth, Delivery, VerifyShape, OnMiss)))
+    return [combination for combination in switches if _allowed(*combination)]
+
+
+def _allowed(growth: Growth, delivery: Delivery, shape: VerifyShape, on_miss: OnMiss) -> bool:
+    try:
+        Speculation(growth=growth, delivery=delivery, verify_shape=shape, on_miss=on_miss)
+    except ConfigError:
+        return False
+    return True
 
 
 def small_settings(growth: Growth, delivery: Delivery, shape: VerifyShape, on_miss: OnMiss) -> Speculation:
@@ -53,7 +59,7 @@ def random_schedule(
             garbage; no crash, stop, cut or loss.
     """
     draw = random.Random(seed)
-    combination = draw.choice(list(combinations()))
+    combination = draw.choice(combinations())
     latency_s = draw.choice((0.0, 0.0005, 0.003))
     link = Link(
         latency_s=latency_s,

@@ -101,6 +101,7 @@ def run_once(method: Method, *, a: float, b: float, latency_ms: float, depth: in
         speculation=method.settings(depth),
         law=RankLaw(a=a, b=b),
         link=Link(latency_s=latency_ms / 1e3),
+        num_drafters=0 if method.name == "plain" else 1,
         num_tokens=tokens,
         seed=seed,
         heartbeat_s=1e3,

@@ -65,7 +65,7 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
     )
     log.info("drafting for %s", connect)
     try:
-        run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop)
+        run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop, step_s=built.step_s)
         worker.transport.send("leader", Bye(reason="leaving"))
     finally:
         worker.transport.close()

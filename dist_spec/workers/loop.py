@@ -4,7 +4,7 @@ decide nothing."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 
 from dist_spec.core.draft_session import DraftBatch
 from dist_spec.core.plan import Plan, Wait
@@ -40,11 +40,17 @@ def _pause(worker: TargetWorker, plan: Wait | None, *, timeline: Timeline) -> No
 
 
 def run_draft_loop(
-    worker: DraftWorker, *, timeline: Timeline, stopping: Callable[[], bool], burst_s: float = 0.0005
+    worker: DraftWorker,
+    *,
+    timeline: Timeline,
+    stopping: Callable[[], bool],
+    burst_s: float = 0.0005,
+    step_s: float = 0.0,
 ) -> None:
     """Draft until `stopping()`.
 
     Args:
+        step_s: least time of a draft step (a scripted drafter that stands for a model takes as long as one).
         burst_s: draft steps cheaper than this (n-grams) are taken several at a time before the next look at the socket.
     """
     worker.start(now=timeline.enter("receive"))
@@ -61,6 +67,8 @@ def run_draft_loop(
             return
         started = timeline.enter("draft")
         while (batch := worker.begin(now=started)) is not None:
+            if step_s > 0:
+                sleep(step_s)
             worker.finish(batch, now=started)
             if timeline.enter("draft") - started > burst_s:
                 break

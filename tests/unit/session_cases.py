@@ -10,7 +10,7 @@ from dist_spec.core.admission import TargetFacts
 from dist_spec.core.block_manager import BlockManager
 from dist_spec.core.draft_session import DraftSession
 from dist_spec.core.membership import Membership
-from dist_spec.core.messages import Close, Commit, Hello, Message, Open, Propose
+from dist_spec.core.messages import Hello, Message, Open, Propose
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.scheduler import Scheduler
@@ -143,7 +143,7 @@ class DraftEnd:
 
     def __init__(self, texts: dict[str, list[int]], settings: Speculation | None = None, *, a: float = 0.9) -> None:
         self.session = DraftSession(settings or Speculation())
-        self.drafter = ScriptedDrafter(lambda key: texts[key[0]], law=RankLaw(a=a, b=0.6), vocab_size=VOCAB)
+        self.drafter = ScriptedDrafter(lambda key, history: texts[key[0]], law=RankLaw(a=a, b=0.6), vocab_size=VOCAB)
 
     def step(self) -> list[Message]:
         batch = self.session.next_batch()
@@ -183,5 +183,3 @@ def run_pair(
 
 def kinds(out: Sequence[Outgoing], kind: type[Message], peer: str | None = None) -> list[Message]:
     return [message for to, message in out if isinstance(message, kind) and peer in (None, to)]
-
-

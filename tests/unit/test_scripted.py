@@ -21,7 +21,7 @@ KEY = ("r", 0)
 
 
 def make(law: RankLaw, *, seed: int = 1, truth=TRUTH, vocab_size: int = VOCAB) -> ScriptedDrafter:
-    return ScriptedDrafter(lambda key: truth, law=law, vocab_size=vocab_size, seed=seed)
+    return ScriptedDrafter(lambda key, history: truth, law=law, vocab_size=vocab_size, seed=seed)
 
 
 def row(length: int, *, tree=None, leaves=None, width=4, truth=TRUTH, key=KEY) -> ExpandRow:
