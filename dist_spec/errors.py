@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BadInputError",
     "CapacityError",
     "ConfigError",
     "DistSpecError",
@@ -65,6 +66,10 @@ class ProtocolError(DistSpecError):
 
 class TransportError(DistSpecError):
     """A peer cannot be reached, or an address cannot be bound."""
+
+
+class BadInputError(DistSpecError):
+    """A process of ours could not begin with what it was given; carries its own message and fix."""
 
 
 class WorkerError(DistSpecError):

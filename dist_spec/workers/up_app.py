@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from dist_spec.config import Config
-from dist_spec.errors import DistSpecError, WorkerError
+from dist_spec.errors import BadInputError, DistSpecError, WorkerError
 from dist_spec.topology import TARGET, ProcessSpec, listen_address, plan_processes
 from dist_spec.workers.signals import StopFlag
 from dist_spec.workers.supervisor import Supervisor
@@ -52,14 +52,18 @@ def watch(supervisor: Supervisor) -> None:
     """Restart what may be restarted.
 
     Raises:
-        WorkerError: the target ended by itself, or a drafter ended because it cannot fit (exit code 2: bad input, which
-            no restart mends). Carries the end of its log.
+        BadInputError: a process ended because of what it was given (exit code 2), which no restart mends.
+        WorkerError: the target ended otherwise. Both carry what the process said.
     """
     for event in supervisor.poll(monotonic()):
         if event.kind != "exited":
             continue
-        if event.name == TARGET or event.code == DistSpecError.exit_code:
+        said = supervisor.tail(event.name)
+        if event.code == DistSpecError.exit_code:
+            said = said[said.rfind("error: ") + len("error: ") :] if "error: " in said else said
+            raise BadInputError(f"{event.name}: {said}")
+        if event.name == TARGET:
             raise WorkerError(
-                f"{event.name} ended with code {event.code}:\n{supervisor.tail(event.name)}",
+                f"the target ended with code {event.code}:\n{said}",
                 fix="mend what its log says; `dist-spec check CONFIG` finds most causes beforehand",
             )
