@@ -29,7 +29,7 @@ from dist_spec.workers.report import COORDINATION_PHASES, run_stats
 from dist_spec.workers.settings import speculation_of
 from dist_spec.workers.signals import StopFlag
 from dist_spec.workers.target import TargetWorker
-from dist_spec.workers.threads import limit_threads
+from dist_spec.workers.threads import limit_threads, threads_elsewhere
 
 _DEFAULT_MODEL_LEN = 4096
 
@@ -66,7 +66,8 @@ def run_target(config: Config, *, bind: str, stopping: Callable[[], bool] | None
     log.info("probe: bit-equal %s, largest logit difference %.3g", found.bit_equal, found.max_logit_difference)
     timeline = Timeline(monotonic, per_step=COORDINATION_PHASES)
     recorder = Recorder("leader") if config.telemetry.record else None
-    transport = ZmqLeader(bind, allow_plaintext=config.transport.allow_plaintext, vocab_size=loaded.vocab_size)
+    with threads_elsewhere():
+        transport = ZmqLeader(bind, allow_plaintext=config.transport.allow_plaintext, vocab_size=loaded.vocab_size)
     try:
         worker = _worker(
             config, settings, loaded, runner, scheduler, found, transport, timeline, recorder, max_model_len

@@ -1,8 +1,10 @@
-"""How many threads the numerical libraries of this process use."""
+"""How many threads the numerical libraries of this process use, and where its helper threads run."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def limit_threads(threads: int | None) -> None:
@@ -17,3 +19,24 @@ def limit_threads(threads: int | None) -> None:
             torch.set_num_interop_threads(1)
         except RuntimeError:  # work has begun already (tests in one process); harmless
             return
+
+
+@contextmanager
+def threads_elsewhere() -> Iterator[None]:
+    """Threads started inside run on the cores this process is not pinned to, where there are such and it is allowed.
+
+    ZeroMQ's own thread inherits the affinity of whoever opens the first socket; on the target's core it would take its
+    turn exactly between two verifications.
+    """
+    own = os.sched_getaffinity(0)
+    others = set(range(os.cpu_count() or 1)) - own
+    try:
+        if others:
+            os.sched_setaffinity(0, others)
+    except OSError:  # a container that may use its own cores only
+        others = set()
+    try:
+        yield
+    finally:
+        if others:
+            os.sched_setaffinity(0, own)
