@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml Makefile
 	@touch $@
 
 demo: install ## run target and drafter as two processes on a real model, and compare with plain decoding
-	$(BIN)/dist-spec generate --config configs/laptop.yaml --compare-plain --stats
+	$(BIN)/dist-spec generate --config configs/laptop.yaml --compare-plain --compare-hf --stats
 
 test: install ## all tests but the long ones (< 15 min)
 	$(ONE_THREAD) $(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)

@@ -45,7 +45,7 @@ def generate(
         typer.Option(metavar="MODEL", help="Drafter: a model, `ngram` (prompt lookup) or `none`; repeatable."),
     ] = None,
     num_draft_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Depth cap of every drafter (default: automatic).")
+        int | None, typer.Option(metavar="N", help="Depth cap of every drafter's tree.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda:N", help="Device of the target.")] = None,
     drafter_device: Annotated[

@@ -46,6 +46,7 @@ def variant_config(config: Config, variant: str) -> Config | None:
                 if drafter["kind"] == "ngram":
                     drafter["placement"] = "process"
             data["speculation"] |= {"growth": "none", "delivery": "pull", "on_miss": "draft"}
+    data["telemetry"].pop("record", None)  # one run, one record: that of the configuration as given
     return _rebuilt(data)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dist_spec.config import DEFAULT_MODEL_LEN
 from dist_spec.errors import ModelError, UnsupportedError
 
 PROCESS_BYTES = 350 << 20
@@ -57,7 +58,7 @@ def model_footprint(
             f"{model}: max_model_len {max_model_len} is more than the {longest} positions the model was made for",
             fix=f"set max_model_len to {longest} or less",
         )
-    length = max_model_len or longest
+    length = max_model_len or min(longest, DEFAULT_MODEL_LEN)
     blocks = -(-length // kv_block_size) * max_sequences
     weight_type: torch.dtype = getattr(torch, dtype)
     return Footprint(

@@ -3,6 +3,7 @@ imports no torch."""
 
 from dist_spec.config.loading import Override, load_config, parse_config, parse_drafter_option
 from dist_spec.config.schema import (
+    DEFAULT_MODEL_LEN,
     Config,
     DrafterConfig,
     ModelDrafterConfig,
@@ -18,6 +19,7 @@ from dist_spec.config.schema import (
 )
 
 __all__ = [
+    "DEFAULT_MODEL_LEN",
     "Config",
     "DrafterConfig",
     "ModelDrafterConfig",

@@ -51,6 +51,12 @@ def _check_drafters(config: Config) -> None:
     for name, count in Counter(drafter.name for drafter in config.drafters).items():
         if count > 1:
             raise ConfigError(f"drafters: {count} drafters are called {name!r}", fix="give each drafter another `name`")
+    inside = [drafter.name for drafter in config.drafters if drafter.placement == "leader"]
+    if len(inside) > 1:
+        raise ConfigError(
+            f"drafters: {' and '.join(inside)} are both placed inside the leader, which asks one",
+            fix="set placement: process for all but one of them",
+        )
     for index, drafter in enumerate(config.drafters):
         if drafter.name in RESERVED_NAMES:
             raise ConfigError(f"drafters.{index}.name: {drafter.name!r} is reserved", fix="choose another name")

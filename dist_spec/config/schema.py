@@ -18,6 +18,10 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+DEFAULT_MODEL_LEN = 4096
+"""Longest sequence of a target whose `max_model_len` is not set (less where the model was made for less)."""
+
+
 class _Settings(BaseModel):
     """Unknown keys and silent conversions (the string "4" for the number 4) are refused; nothing changes later."""
 
@@ -54,7 +58,7 @@ class ModelDrafterConfig(_Settings):
     """A smaller language model with the target's tokenizer, in a process of its own.
 
     `width` leaves are expanded per draft step and the best `num_children` guesses below each are published.
-    `num_draft_tokens` caps the depth of the tree (default: by the measured costs).
+    `num_draft_tokens` caps the depth of the tree (default: 16).
     """
 
     kind: Literal["model"]

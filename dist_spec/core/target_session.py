@@ -17,6 +17,7 @@ import numpy as np
 from dist_spec.core.admission import TargetFacts, admissible
 from dist_spec.core.control.price import Price
 from dist_spec.core.counts import SessionCounts
+from dist_spec.core.ended import EndedRequests
 from dist_spec.core.live import Live, plan_row
 from dist_spec.core.membership import Membership
 from dist_spec.core.messages import Bye, Close, Commit, Hello, Message, Need, Open, Ping, Propose
@@ -52,6 +53,7 @@ class TargetSession:
         self.live: dict[tuple[str, int], Live] = {}
         self.run_stats: Callable[[], dict[str, float]] = dict
         self._closed: list[tuple[str, int]] = []
+        self._ended = EndedRequests()
         self._last_apply_s: float | None = None
         self._held_up = False
 
@@ -192,6 +194,9 @@ class TargetSession:
             return [(peer, Close(request=key[0], generation=key[1], reason=reason))]
         if any(live.sequence.generation >= message.generation for live in same):
             return []  # a repeated or late message
+        told_again = self._ended.again(message, peer=peer)
+        if told_again:
+            return told_again
         out = [sent for live in same for sent in self.close(live.sequence.key, reason="abort")]
         try:
             sequence = admissible(message, self.facts)
@@ -211,8 +216,9 @@ class TargetSession:
         goodbye = Close(request=key[0], generation=key[1], reason=reason)
         out: list[Outgoing] = [(peer, goodbye) for peer in self.membership.drafters()] if live.running else []
         if live.owner in self.membership.members:
-            stats = {**self.run_stats(), **live.report()}
-            out.append((live.owner, Close(request=key[0], generation=key[1], reason=reason, stats=stats)))
+            goodbye = replace(goodbye, stats={**self.run_stats(), **live.report()})
+            out.append((live.owner, goodbye))
+        self._ended.remember(live.sequence, owner=live.owner, close=goodbye)
         return out
 
     def take_closed(self) -> list[tuple[str, int]]:

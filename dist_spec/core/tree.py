@@ -223,5 +223,6 @@ class DraftTree:
         number[self.root] = -1
         tokens = np.fromiter((self.token[n] for n in order), np.int32, len(order))
         parents = np.fromiter((number[self.parent[n]] for n in order), np.int32, len(order))
-        scores = np.fromiter((self.path[n] - self.path[self.parent[n]] for n in order), np.float32, len(order))
-        return tokens, parents, scores
+        # Rounded as on the wire, so that a mirror is the same whether or not a message was encoded (exact replay).
+        scores = np.fromiter((self.path[n] - self.path[self.parent[n]] for n in order), np.float16, len(order))
+        return tokens, parents, scores.astype(np.float32)

@@ -14,6 +14,7 @@ from dist_spec.drafters.build import BuiltDrafter, build_drafter
 from dist_spec.errors import TokenizerMismatchError, TransportError
 from dist_spec.telemetry.log import setup_logging
 from dist_spec.telemetry.timeline import Timeline
+from dist_spec.transports.base import Transport
 from dist_spec.transports.zmq import ZmqPeer
 from dist_spec.workers.draft import DraftWorker
 from dist_spec.workers.loop import run_draft_loop
@@ -37,6 +38,30 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
         from dist_spec.workers.threads import limit_threads
 
         limit_threads(getattr(entry, "threads", None))
+    record = config.telemetry.record
+    recorder = Recorder(name) if record else None
+    worker, built = build_draft(config, name=name, transport=ZmqPeer(connect, name), recorder=recorder)
+    log.info("drafting for %s", connect)
+    try:
+        run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop, step_s=built.step_s)
+        worker.transport.send("leader", Bye(reason="leaving"))
+    finally:
+        worker.transport.close()
+        if recorder is not None and record is not None:
+            recorder.save(Path(record).with_suffix(f".{name}.jsonl"))
+    if worker.session.refused is not None:
+        raise refusal_error(name, worker.session.refused, built)
+
+
+def build_draft(
+    config: Config, *, name: str, transport: Transport, recorder: Recorder | None
+) -> tuple[DraftWorker, BuiltDrafter]:
+    """The drafter's worker on a transport (also for a replay).
+
+    Raises:
+        ConfigError, ModelError, UnsupportedError: it cannot be built.
+    """
+    entry = config.drafter(name)
     settings = speculation_of(config, entry)
     itself = isinstance(entry, ModelDrafterConfig) and (entry.model, entry.dtype) == (
         config.target.model,
@@ -55,24 +80,14 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
         vocab_size=len(built.tokens),
         step_s=built.step_s,
     )
-    recorder = Recorder(name) if config.telemetry.record else None
     worker = DraftWorker(
         DraftSession(settings),
         drafter=built.drafter,
-        transport=ZmqPeer(connect, name),
+        transport=transport,
         attachment=Attachment(hello, heartbeat_s=config.transport.heartbeat_s),
         recorder=recorder,
     )
-    log.info("drafting for %s", connect)
-    try:
-        run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop, step_s=built.step_s)
-        worker.transport.send("leader", Bye(reason="leaving"))
-    finally:
-        worker.transport.close()
-        if recorder is not None and config.telemetry.record:
-            recorder.save(Path(config.telemetry.record).with_suffix(f".{name}.jsonl"))
-    if worker.session.refused is not None:
-        raise refusal_error(name, worker.session.refused, built)
+    return worker, built
 
 
 def refusal_error(name: str, bye: Bye, built: BuiltDrafter) -> TransportError | TokenizerMismatchError:

@@ -6,6 +6,7 @@ It knows nothing of messages or drafters; plans come in, outcomes go out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING
 
 from dist_spec.core.noise import NoiseKey, NoiseRing, request_key
@@ -32,6 +33,9 @@ class ModelBackend:
         rule: name of the verification rule (`verification.rule`).
         with_margin: report margins, for the numeric-equality rule.
         timeline: told what the process is doing: `forward`, `noise`, `verdict`.
+        noise_maker: one thread that makes noise rows while the forward runs (on another core than a forward on a CPU);
+            without it they are made between the start of a forward and the wait for its end, which hides them behind a
+            device of its own only.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class ModelBackend:
         noise_rows: int,
         with_margin: bool,
         timeline: Timeline,
+        noise_maker: Executor | None = None,
     ) -> None:
         self.runner = runner
         self.timeline = timeline
@@ -53,23 +58,36 @@ class ModelBackend:
         self._rules: dict[float, VerificationRule] = {}
         self._keys: dict[tuple[int, int], NoiseKey] = {}
         self._wait: Callable[[], torch.Tensor] | None = None
+        self._noise_maker = noise_maker
+        self._noise_made: Future[None] | None = None
 
     def launch(self, plan: Plan) -> None:
         """Start the forward; noise of the positions it may reach is made while a device of its own computes."""
         self.timeline.step(count=plan.step > 1)
         self.timeline.enter("forward")
+        sampled = [row for row in plan.rows if row.final and row.sampling.temperature > 0]
+        if self._noise_maker is not None and sampled:
+            self._noise_made = self._noise_maker.submit(self._make_noise, sampled)
         self._wait = self.runner.launch([row.forward for row in plan.rows]).wait
-        self.timeline.enter("noise")
-        for row in plan.rows:
-            if row.final and row.sampling.temperature > 0:
-                for depth in range(row.ready_depth + 1):
-                    self.ring.prepare(self._key(row), row.noise_index + depth)
+        if self._noise_maker is None and sampled:
+            self.timeline.enter("noise")
+            self._make_noise(sampled)
+
+    def _make_noise(self, rows: Sequence[PlanRow]) -> None:
+        """Rows of the positions that this step may reach; those beyond the accepted ones serve the next step."""
+        for row in rows:
+            for depth in range(row.ready_depth + 1):
+                self.ring.prepare(self._key(row), row.noise_index + depth)
 
     def collect(self, plan: Plan) -> Sequence[Outcome]:
         if self._wait is None:
             raise RuntimeError("collect without launch")
         self.timeline.enter("forward")
         logits, self._wait = self._wait(), None
+        if self._noise_made is not None:
+            self.timeline.enter("noise")
+            self._noise_made.result()
+            self._noise_made = None
         self.timeline.enter("verdict")
         if logits.device.type != "cpu":
             logits = logits.cpu()

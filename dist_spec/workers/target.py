@@ -87,6 +87,11 @@ class TargetWorker:
         outcomes = self.backend.collect(plan)
         self.apply(plan, outcomes, now=now)
 
+    def _forget_closed(self) -> None:
+        for key in self.session.take_closed():
+            if self.local is not None:
+                self.local.close(key)
+
     def apply(self, plan: Plan, outcomes: Sequence[Outcome], *, now: float) -> None:
         if self.recorder is not None:
             self.recorder.applied(plan, outcomes, now=now)
@@ -97,6 +102,7 @@ class TargetWorker:
         if self.recorder is not None:
             self.recorder.ticked(now=now)
         self._send(self.session.tick(now=now))
+        self._forget_closed()
 
     def _guess_locally(self, drafter: Drafter) -> None:
         settings = self.session.settings
@@ -116,8 +122,6 @@ class TargetWorker:
         ]
         for row, [guess] in zip(rows, drafter.expand(rows), strict=True):
             self.session.guess(row.key, guess)
-        for key in self.session.take_closed():
-            drafter.close(key)
 
     def _send(self, outgoing: Sequence[Outgoing]) -> None:
         for peer, message in outgoing:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 
 
@@ -19,6 +21,22 @@ def limit_threads(threads: int | None) -> None:
             torch.set_num_interop_threads(1)
         except RuntimeError:  # work has begun already (tests in one process); harmless
             return
+
+
+def settle_memory() -> None:
+    """Everything loaded so far is there to stay: the collector need not look at it again between two verifications."""
+    gc.collect()
+    gc.freeze()
+
+
+def thread_elsewhere() -> Executor | None:
+    """One thread on the cores this process is not pinned to; None when there are none."""
+    if not set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0):
+        return None
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="noise")
+    with threads_elsewhere():
+        executor.submit(int).result()  # the thread is started by the first call, and inherits the affinity of now
+    return executor
 
 
 @contextmanager

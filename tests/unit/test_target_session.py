@@ -651,3 +651,23 @@ def test_hello_and_hello_again_leave_one_member() -> None:
     for _ in range(3):
         made.send("d", Hello(role="drafter", name="d"))
     assert list(made.session.membership.members) == ["d"]
+
+
+def test_a_frontend_that_missed_the_end_is_told_again_and_nothing_is_decoded_twice() -> None:
+    made = leader()
+    made.hello("f", role="frontend")
+    made.open(peer="f", max_tokens=3)
+    for _ in range(3):
+        made.step()
+    assert made.session.idle
+    steps = made.session.counts.steps
+    out = made.open(peer="f", max_tokens=3)
+    commits = [message for _, message in out if isinstance(message, Commit)]
+    closes = [message for _, message in out if isinstance(message, Close)]
+    assert [len(commit.tokens) for commit in commits] == [3]
+    assert [close.reason for close in closes] == ["length"]
+    assert made.session.idle
+    assert made.session.counts.steps == steps
+    # Another request of that name (other settings) is another request.
+    made.open(peer="f", max_tokens=4)
+    assert not made.session.idle

@@ -1,0 +1,133 @@
+"""Builds the target leader from its settings: model, checks, cache, session, backend. It opens no socket and runs nothing,
+so that a replay can build the very same leader on a transport of its own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+
+from dist_spec.config import DEFAULT_MODEL_LEN, Config
+from dist_spec.core.admission import TargetFacts
+from dist_spec.core.block_manager import BlockManager
+from dist_spec.core.membership import Membership
+from dist_spec.core.scheduler import Scheduler
+from dist_spec.core.settings import Speculation
+from dist_spec.core.target_session import TargetSession
+from dist_spec.drafters.base import Drafter
+from dist_spec.drafters.build import build_drafter
+from dist_spec.models.invariance import Probe, check_against_stock, probe
+from dist_spec.models.loading import LoadedModel, load_model
+from dist_spec.models.runner import ModelRunner
+from dist_spec.telemetry.timeline import Timeline
+from dist_spec.transports.base import Transport
+from dist_spec.workers.model_backend import ModelBackend
+from dist_spec.workers.record import Recorder
+from dist_spec.workers.report import run_stats
+from dist_spec.workers.settings import speculation_of
+from dist_spec.workers.target import TargetWorker
+from dist_spec.workers.threads import thread_elsewhere
+
+
+@dataclass(kw_only=True, slots=True)
+class LoadedTarget:
+    """The model on its device, checked, with its cache.
+
+    Attributes:
+        found: what the start-up probe measured.
+        max_model_len: longest sequence that is served.
+    """
+
+    loaded: LoadedModel
+    runner: ModelRunner
+    found: Probe
+    settings: Speculation
+    scheduler: Scheduler
+    max_model_len: int
+
+
+def load_target(config: Config, *, log: logging.Logger) -> LoadedTarget:
+    """Load and check the target's model.
+
+    Raises:
+        ModelError, UnsupportedError: it cannot be run faithfully.
+    """
+    target = config.target
+    loaded = load_model(
+        target.model,
+        dtype=target.dtype,
+        device=target.device,
+        trust_remote_code=target.trust_remote_code,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    settings = speculation_of(config)
+    max_model_len = min(target.max_model_len or DEFAULT_MODEL_LEN, loaded.max_positions)
+    scheduler = _scheduler(config, settings, max_model_len=max_model_len)
+    runner = ModelRunner(
+        loaded,
+        num_blocks=scheduler.blocks.num_blocks,
+        block_size=scheduler.blocks.block_size,
+        batch_invariant=target.batch_invariant,
+    )
+    check_against_stock(loaded, runner)
+    found = probe(runner)
+    log.info("probe: bit-equal %s, largest logit difference %.3g", found.bit_equal, found.max_logit_difference)
+    if target.batch_invariant and not found.bit_equal:
+        log.warning(
+            "batch-invariant mode is not bit-equal here (try target.threads: 1); equality is judged numerically"
+        )
+    return LoadedTarget(
+        loaded=loaded,
+        runner=runner,
+        found=found,
+        settings=settings,
+        scheduler=scheduler,
+        max_model_len=max_model_len,
+    )
+
+
+def build_target(
+    config: Config, target: LoadedTarget, *, transport: Transport, timeline: Timeline, recorder: Recorder | None
+) -> TargetWorker:
+    """The leader's worker on a transport."""
+    loaded, settings = target.loaded, target.settings
+    tokenizer = loaded.tokenizer
+    session = TargetSession(
+        settings,
+        facts=TargetFacts(
+            max_model_len=target.max_model_len,
+            vocab_size=loaded.vocab_size,
+            eos_ids=tuple(tokenizer.eos_ids),
+            vocabulary=tokenizer.vocabulary_hashes(),
+            vocabulary_tokens=tokenizer.token_map,
+            decode=tokenizer.decode,
+        ),
+        scheduler=target.scheduler,
+        membership=Membership(heartbeat_s=config.transport.heartbeat_s, dead_after_s=config.transport.dead_after_s),
+    )
+    strict = config.target.batch_invariant and target.found.bit_equal
+    backend = ModelBackend(
+        target.runner,
+        vocab_size=loaded.vocab_size,
+        rule=config.verification.rule,
+        noise_rows=config.target.max_sequences * (min(settings.budget, settings.num_draft_tokens) + 2),
+        with_margin=not strict,
+        timeline=timeline,
+        noise_maker=thread_elsewhere(),
+    )
+    session.run_stats = lambda: run_stats(session, timeline, transport.ledger, target.found, strict=strict)
+    return TargetWorker(session, backend=backend, transport=transport, local=_local_drafter(config), recorder=recorder)
+
+
+def _scheduler(config: Config, settings: Speculation, *, max_model_len: int) -> Scheduler:
+    size, lookahead = config.target.kv_block_size, settings.budget + 1
+    per_sequence = -(-(max_model_len + lookahead) // size)
+    blocks = BlockManager(per_sequence * config.target.max_sequences, block_size=size)
+    return Scheduler(blocks, max_sequences=config.target.max_sequences, lookahead=lookahead)
+
+
+def _local_drafter(config: Config) -> Drafter | None:
+    for drafter in config.drafters:
+        if drafter.placement == "leader":
+            return build_drafter(drafter).drafter
+    return None
