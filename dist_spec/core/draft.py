@@ -20,6 +20,7 @@ class Draft:
         asked: the leader waits for a proposal at the present head.
         missed: nothing had survived when it asked.
         steps_since_ask: draft steps taken for this request since then.
+        held: new nodes not published yet (see `DraftSession.expanded`).
         trunk: tokens of the chain last delivered from this very head (`fan_out` prepares its outcomes).
         heard_s, needed_s: when the leader last spoke of this request; when it was last asked for what is missing.
     """
@@ -35,6 +36,7 @@ class Draft:
     asked: bool = False
     missed: bool = False
     steps_since_ask: int = 0
+    held: list[int] = field(default_factory=list)
     trunk: list[int] = field(default_factory=list)
     heard_s: float = 0.0
     needed_s: float = float("-inf")

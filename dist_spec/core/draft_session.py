@@ -162,8 +162,15 @@ class DraftSession:
             drafts=[drafts[row] for row in rows], leaves=list(rows.values()), width=self.growth.num_children
         )
 
-    def expanded(self, batch: DraftBatch, expansions: Sequence[Sequence[Expansion]]) -> list[Message]:
-        """Take in one step's guesses; returns proposals (pushed, or answering a question that is now ready)."""
+    def expanded(
+        self, batch: DraftBatch, expansions: Sequence[Sequence[Expansion]], *, hold: bool = False
+    ) -> list[Message]:
+        """Take in one step's guesses; returns proposals (pushed, or answering a question that is now ready).
+
+        Args:
+            hold: keep pushed nodes back for `flush`, so that several cheap steps make one message. Nothing may be
+                received between the two.
+        """
         self.steps += 1
         messages: list[Message] = []
         for draft, leaves, below in zip(batch.drafts, batch.leaves, expansions, strict=True):
@@ -175,10 +182,19 @@ class DraftSession:
             self.num_drafted += len(fresh)
             draft.steps_since_ask += 1
             if self.settings.delivery == "push" and fresh:
-                messages.append(self._propose(draft, fresh))
+                draft.held += fresh
                 draft.asked = False
             else:
                 messages.extend(self._answer(draft))
+        return messages if hold else [*messages, *self.flush()]
+
+    def flush(self) -> list[Message]:
+        """Publish what was held back, one proposal per request."""
+        messages: list[Message] = []
+        for draft in self.drafts.values():
+            if draft.held:
+                messages.append(self._propose(draft, draft.held))
+                draft.held = []
         return messages
 
     def _answer(self, draft: Draft) -> list[Message]:

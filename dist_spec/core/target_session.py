@@ -194,9 +194,8 @@ class TargetSession:
             return [(peer, Close(request=key[0], generation=key[1], reason=reason))]
         if any(live.sequence.generation >= message.generation for live in same):
             return []  # a repeated or late message
-        told_again = self._ended.again(message, peer=peer)
-        if told_again:
-            return told_again
+        if told := self._ended.again(message, peer=peer):
+            return told
         out = [sent for live in same for sent in self.close(live.sequence.key, reason="abort")]
         try:
             sequence = admissible(message, self.facts)

@@ -61,13 +61,19 @@ class DraftWorker:
             self.recorder.drafted(batch, now=now)
         return batch
 
-    def finish(self, batch: DraftBatch, *, now: float) -> None:
-        """Expand the leaves and publish what is new."""
+    def finish(self, batch: DraftBatch, *, now: float, hold: bool = False) -> None:
+        """Expand the leaves and publish what is new (with `hold`: not before `flush`)."""
         expansions = self.drafter.expand(expand_rows(batch))
         self.attachment.progress += 1
-        self._send(self.session.expanded(batch, expansions), now=now)
+        self._send(self.session.expanded(batch, expansions, hold=hold), now=now)
         if self.recorder is not None:
-            self.recorder.expanded(self.session.num_drafted, now=now)
+            self.recorder.expanded(self.session.num_drafted, hold=hold, now=now)
+
+    def flush(self, *, now: float) -> None:
+        """Publish what was held back."""
+        self._send(self.session.flush(), now=now)
+        if self.recorder is not None:
+            self.recorder.flushed(now=now)
 
     def tick(self, *, now: float, busy_s: float = 0.0) -> None:
         """Heartbeat; `busy_s` is the time spent drafting so far."""

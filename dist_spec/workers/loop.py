@@ -51,7 +51,8 @@ def run_draft_loop(
 
     Args:
         step_s: least time of a draft step (a scripted drafter that stands for a model takes as long as one).
-        burst_s: draft steps cheaper than this (n-grams) are taken several at a time before the next look at the socket.
+        burst_s: draft steps cheaper than this (n-grams) are taken several at a time before the next look at the socket;
+            the first is published at once, the others together.
     """
     worker.start(now=timeline.enter("receive"))
     next_tick = monotonic()
@@ -65,10 +66,22 @@ def run_draft_loop(
             next_tick = now + worker.attachment.heartbeat_s / 2
         if worker.session.refused is not None:
             return
-        started = timeline.enter("draft")
-        while (batch := worker.begin(now=started)) is not None:
-            if step_s > 0:
-                sleep(step_s)
-            worker.finish(batch, now=started)
-            if timeline.enter("draft") - started > burst_s:
-                break
+        batch = _burst(worker, timeline=timeline, burst_s=burst_s, step_s=step_s)
+
+
+def _burst(worker: DraftWorker, *, timeline: Timeline, burst_s: float, step_s: float) -> DraftBatch | None:
+    """Draft steps until `burst_s` has passed; the last batch, None when there is nothing to draft."""
+    started = now = timeline.enter("draft")
+    held = False
+    while (batch := worker.begin(now=now)) is not None:
+        if step_s > 0:
+            sleep(step_s)
+        first = now == started
+        worker.finish(batch, now=now, hold=not first)
+        held = held or not first
+        now = timeline.enter("draft")
+        if now - started > burst_s:
+            break
+    if held:
+        worker.flush(now=now)
+    return batch

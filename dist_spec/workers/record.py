@@ -176,9 +176,12 @@ class Recorder:
         rows = [[*draft.key, len(leaves)] for draft, leaves in zip(batch.drafts, batch.leaves, strict=True)]
         self.events.append(("drafted", now, rows))
 
-    def expanded(self, num_drafted: int, *, now: float) -> None:
-        """A draft step is over; `num_drafted` nodes were made so far."""
-        self.events.append(("expanded", now, num_drafted))
+    def expanded(self, num_drafted: int, *, hold: bool = False, now: float) -> None:
+        """A draft step is over; `num_drafted` nodes were made so far; with `hold` they are published by `flushed`."""
+        self.events.append(("expanded", now, num_drafted, hold))
+
+    def flushed(self, *, now: float) -> None:
+        self.events.append(("flushed", now))
 
     def save(self, path: Path) -> None:
         head = {"machine": self.machine, "version": VERSION}

@@ -196,7 +196,9 @@ class _DraftActions:
             case "drafted":
                 self._batch = worker.begin(now=now)
             case "expanded" if self._batch is not None:
-                worker.finish(self._batch, now=now)
+                worker.finish(self._batch, now=now, hold=rest[1])
+            case "flushed":
+                worker.flush(now=now)
             case "ticked":
                 worker.tick(now=now, busy_s=rest[0])
             case "planted":

@@ -258,3 +258,29 @@ def test_a_small_tree_goes_on_growing_as_its_root_moves() -> None:
         depths.append(len(tree.best_chain(99)))
         draft.session.receive(commit(length, length + 1), now=0.0)
     assert min(depths) >= 5
+
+
+def two_guesses(token: int) -> Expansion:
+    scores = np.array([-0.5, -1.5], np.float32)
+    return Expansion(tokens=ints([token, token + 1]), parents=ints([-1, -1]), scores=scores)
+
+
+def test_steps_held_back_make_one_message_with_the_same_nodes() -> None:
+    def grown(*, hold: bool) -> tuple[DraftSession, list[Message]]:
+        session = DraftSession(Speculation(num_leaves=2, num_children=2))
+        session.receive(opening(), now=0.0)
+        messages: list[Message] = []
+        for token in (10, 20, 30):
+            batch = session.next_batch()
+            assert batch is not None
+            below = [[two_guesses(token + 2 * i) for i in range(len(leaves))] for leaves in batch.leaves]
+            messages += session.expanded(batch, below, hold=hold)
+        return session, messages + session.flush()
+
+    at_once, many = grown(hold=False)
+    together, one = grown(hold=True)
+    assert len(many) == 3
+    assert len(one) == 1
+    assert at_once.drafts["r", 0].tree.token == together.drafts["r", 0].tree.token
+    assert isinstance(one[0], Propose)
+    assert len(one[0].tokens) == together.drafts["r", 0].tree.size()
