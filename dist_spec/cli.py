@@ -45,7 +45,7 @@ def generate(
         typer.Option(metavar="MODEL", help="Drafter: a model, `ngram` (prompt lookup) or `none`; repeatable."),
     ] = None,
     num_draft_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Depth cap of every drafter's tree.")
+        int | None, typer.Option(metavar="N", help="Depth of the draft trees, of every drafter.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda:N", help="Device of the target.")] = None,
     drafter_device: Annotated[
@@ -123,10 +123,18 @@ def draft(
     settings = read_config(config, sets)
     split_address(connect)
     names = [drafter.name for drafter in settings.process_drafters]
+    if not names:
+        raise ConfigError(f"{config}: no drafter there has a process of its own", fix="add one (placement: process)")
     if name is None and len(names) != 1:
-        known = f"one of: {', '.join(names)}" if names else "a file with drafters that run in their own process"
-        raise ConfigError(f"{config}: which of {len(names)} drafters?", fix=f"give --name with {known}")
+        raise ConfigError(
+            f"{config}: which of {len(names)} drafters?", fix=f"give --name with one of: {', '.join(names)}"
+        )
     chosen = settings.drafter(name or names[0])
+    if chosen.placement != "process":
+        raise ConfigError(
+            f"{config}: drafter {chosen.name} runs inside the target",
+            fix=f"give --name with one of: {', '.join(names)}",
+        )
     from dist_spec.workers.draft_app import run_draft
 
     run_draft(settings, name=chosen.name, connect=connect)

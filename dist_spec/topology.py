@@ -48,13 +48,14 @@ def plan_processes(
         config: the settings.
         config_path: the file that the processes read them from (with `sets`, it must give the same settings).
         sets: overrides to hand on, "place=value" each.
-        address: where the target listens and the drafters connect, "tcp://host:port".
+        address: where the target listens, "tcp://host:port"; where it listens everywhere, drafters connect by loopback.
         available: the cores of this machine that may be used (default: those this process may run on).
 
     Raises:
         ConfigError: a core is named that this machine does not have.
     """
     cores = assign_cores(config, available=available_cores() if available is None else available)
+    connect = connect_address(address)
     base = (sys.executable, "-m", "dist_spec.cli")
     overrides = tuple(part for text in sets for part in ("--set", text))
     target = ProcessSpec(
@@ -66,7 +67,7 @@ def plan_processes(
     drafters = [
         ProcessSpec(
             name=drafter.name,
-            argv=(*base, "draft", config_path, "--name", drafter.name, "--connect", address, *overrides),
+            argv=(*base, "draft", config_path, "--name", drafter.name, "--connect", connect, *overrides),
             env=thread_env(num_threads(cores[drafter.name], _threads(drafter))),
             cores=cores[drafter.name],
             restart=True,
@@ -79,8 +80,9 @@ def plan_processes(
 def assign_cores(config: Config, *, available: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """Cores per process name. Named cores are taken as they are; the rest is dealt out.
 
-    A target on the CPU gets one core, drafters deal the others out among themselves (and share when there are too few);
-    without drafters the target gets all. A process whose model lives on a GPU is not pinned.
+    A target on the CPU gets one core, with or without drafters: the number of threads changes the rounding of sums, and a
+    text must not depend on whether there is a drafter. Drafters deal the other cores out among themselves (and share when
+    there are too few). A process whose model lives on a GPU is not pinned.
     """
     named: dict[str, tuple[int, ...] | None] = {TARGET: config.target.cores}
     named |= {drafter.name: drafter.cores for drafter in config.process_drafters}
@@ -92,8 +94,6 @@ def assign_cores(config: Config, *, available: Sequence[int]) -> dict[str, tuple
     if TARGET not in assigned:
         if config.target.device != "cpu":
             assigned[TARGET] = ()
-        elif not config.process_drafters:
-            assigned[TARGET] = tuple(free)
         else:
             assigned[TARGET] = (free[0],)
             free = free[1:] or free
@@ -129,6 +129,13 @@ def split_address(address: str) -> tuple[str, int]:
     if not address.startswith("tcp://") or not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{address!r} is no address", fix="use tcp://HOST:PORT, for instance tcp://127.0.0.1:5555")
     return host.strip("[]"), int(port)
+
+
+def connect_address(address: str) -> str:
+    """Where a process of this host finds a target that listens at `address`: loopback where that means every address."""
+    host, port = split_address(address)
+    loopback = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host)
+    return address if loopback is None else f"tcp://{loopback}:{port}"
 
 
 def listen_address(bind: str) -> str:

@@ -93,8 +93,10 @@ def main() -> None:
     with Deployment("example", config) as deployment:
         deployment.wait_ready()
         stream = deployment.client.open("r", prompt=prompt, sampling=Sampling(max_tokens=120, ignore_eos=True))
-        for one, fresh in deployment.client.follow():
-            print(" ".join(map(str, one.tokens[-fresh:] if fresh else [])), end=" ", flush=True)
+        shown = 0
+        for _ in deployment.client.follow():
+            print(*stream.tokens[shown:], end=" ", flush=True)
+            shown = len(stream.tokens)
             deployment.check()
         print(f"\n{stream.reason}: {len(stream.tokens)} tokens in {stream.stats['steps']:.0f} verifications")
         print(f"accepted {stream.stats['accepted']:.0f} of {stream.stats['verified']:.0f} verified guesses")

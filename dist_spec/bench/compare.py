@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dist_spec.bench.run import Job, RunResult
-from dist_spec.config import Config, load_config
+from dist_spec.config import Config, parse_config
 from dist_spec.core.verification.equality import Equality, compare
 from dist_spec.topology import TARGET, assign_cores, available_cores
 
@@ -25,7 +25,7 @@ def variant_config(config: Config, variant: str) -> Config | None:
     """The settings of a variant; None where it does not exist (no devices beyond the target's, no drafters)."""
     cores = assign_cores(config, available=available_cores())
     on_cpu = config.target.device == "cpu"
-    data = config.model_dump(mode="json", exclude_none=True)
+    data = config.model_dump(mode="json")
     if on_cpu:
         data["target"]["cores"] = list(cores[TARGET])
     everything = sorted({core for own in cores.values() for core in own})
@@ -46,12 +46,10 @@ def variant_config(config: Config, variant: str) -> Config | None:
                 if drafter["kind"] == "ngram":
                     drafter["placement"] = "process"
             data["speculation"] |= {"growth": "none", "delivery": "pull", "on_miss": "draft"}
-    data["telemetry"].pop("record", None)  # one run, one record: that of the configuration as given
-    return _rebuilt(data)
-
-
-def _rebuilt(data: dict[str, object]) -> Config:
-    return load_config(None, overrides=list(data.items()))
+    # One run, one record and one fixed port: those of the configuration as given.
+    data["telemetry"]["record"] = None
+    data["transport"]["bind"] = f"{config.transport.bind.rpartition(':')[0]}:0"
+    return parse_config(data)
 
 
 @dataclass(kw_only=True, slots=True)

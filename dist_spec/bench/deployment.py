@@ -13,6 +13,7 @@ from typing import Self
 from dist_spec.config import Config
 from dist_spec.errors import TransportError, WorkerError
 from dist_spec.server.client import Client
+from dist_spec.topology import connect_address
 from dist_spec.transports.zmq import ZmqPeer
 from dist_spec.workers.supervisor import Supervisor
 from dist_spec.workers.up_app import local_processes, watch
@@ -35,7 +36,7 @@ class Deployment:
         address, specs = local_processes(config, folder=self.folder, bind=config.transport.bind)
         log_dir = Path(config.telemetry.log_dir) if config.telemetry.log_dir else self.folder
         self.supervisor = Supervisor(specs, log_dir=log_dir / name if config.telemetry.log_dir else log_dir)
-        self.client = Client(ZmqPeer(address, "frontend"), name="frontend")
+        self.client = Client(ZmqPeer(connect_address(address), "frontend"), name="frontend")
         self.address = address
 
     def __enter__(self) -> Self:
@@ -48,8 +49,10 @@ class Deployment:
         try:
             self.client.close()
         finally:
-            self.supervisor.stop()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            try:
+                self.supervisor.stop()
+            finally:  # also when interrupted meanwhile
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def check(self) -> None:
         """Look after the processes. Raises WorkerError when the target, or a drafter that cannot fit, has ended."""

@@ -4,6 +4,7 @@ asks; it computes no figure itself."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,7 @@ from dist_spec.bench.run import Job, RunResult, run_jobs
 from dist_spec.bench.show import TextPrinter, show_comparison, show_peers, show_stats
 from dist_spec.config import Config, ModelDrafterConfig
 from dist_spec.core.types import Sampling
-from dist_spec.errors import RequestError
+from dist_spec.errors import ConfigError, RequestError, UnsupportedError
 from dist_spec.models.source import resolve
 from dist_spec.models.tokenizer import Tokenizer, load_tokenizer
 from dist_spec.topology import TARGET, assign_cores, available_cores
@@ -46,14 +47,18 @@ def generate(
 
     Raises:
         RequestError: a prompt is empty or cannot be served.
-        ModelError, ConfigError, WorkerError, TransportError: see their texts.
+        ConfigError: a file to be written has no place to go.
+        UnsupportedError, ModelError, WorkerError, TransportError: see their texts.
     """
     console = Console(stderr=True)
+    temperatures = (config.sampling.temperature,) if prompts else DEMO_TEMPERATURES
+    _check_outputs(json_file, record=config.telemetry.record)
     for model in [config.target.model, *(d.model for d in config.drafters if isinstance(d, ModelDrafterConfig))]:
         resolve(model, progress=lambda line: console.print(f"[dim]{line}[/dim]"))
+    if compare_hf:
+        _check_peer(config, temperatures=temperatures)
     tokenizer = load_tokenizer(config.target.model)
     texts = list(prompts) or [prompt.text for prompt in DEMO_PROMPTS]
-    temperatures = (config.sampling.temperature,) if prompts else DEMO_TEMPERATURES
     concurrency = config.target.max_sequences if prompts else 1
     ids = [encode_prompt(tokenizer, text, chat=chat) for text in texts]
     reports: list[dict[str, Any]] = []
@@ -62,7 +67,8 @@ def generate(
         peer = _peer(config, stack, console) if compare_hf else None
         for temperature in temperatures:
             jobs = [Job(prompt=tuple(one), sampling=sampling_of(config, temperature=temperature)) for one in ids]
-            printer = TextPrinter(tokenizer, texts=texts, live=concurrency == 1 or len(jobs) == 1, quiet=quiet)
+            live = concurrency == 1 or len(jobs) == 1
+            printer = TextPrinter(tokenizer, texts=texts, live=live, quiet=quiet, stops=config.sampling.stop)
             if len(temperatures) > 1 and not quiet:
                 console.rule(f"temperature {temperature:g}")
             comparison, hf = _run_rounds(
@@ -119,10 +125,25 @@ def _deploy(config: Config, stack: ExitStack, console: Console, *, compare: bool
     return deployments
 
 
+def _check_outputs(json_file: Path | None, *, record: str | None) -> None:
+    """ConfigError when what is to be written in the end has no place to go."""
+    for place, file in (("--json", json_file), ("telemetry.record", Path(record) if record else None)):
+        if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
+            raise ConfigError(f"{place}: {file} cannot be written", fix="name a file in a folder that is there")
+
+
+def _check_peer(config: Config, *, temperatures: Sequence[float]) -> None:
+    if config.target.device != "cpu":
+        raise UnsupportedError("--compare-hf measures on the CPU only", fix="leave it out, or set target.device: cpu")
+    if all(temperature > 0 for temperature in temperatures):
+        raise RequestError("--compare-hf compares greedy decoding only", fix="set sampling.temperature: 0")
+    if resolve(config.target.model).folder is None:
+        raise RequestError("--compare-hf needs a model in a folder", fix="give a target that is not random:...")
+
+
 def _peer(config: Config, stack: ExitStack, console: Console) -> HuggingFacePeer:
     folder = resolve(config.target.model).folder
-    if folder is None:
-        raise RequestError("--compare-hf needs a model in a folder", fix="give a target that is not random:...")
+    assert folder is not None  # see _check_peer
     core = assign_cores(config, available=available_cores())[TARGET][0]
     peer = stack.enter_context(HuggingFacePeer(folder=folder, dtype=config.target.dtype, core=core))
     with console.status("starting transformers' generate ..."):

@@ -86,8 +86,11 @@ class HuggingFacePeer:
         if self._process is None or self._process.stdin is None:
             raise WorkerError("the peer was not started")
         request = {"prompt": prompt, "max_tokens": max_tokens, "lookup": lookup, "eos": eos}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise _ended() from None
         answer = self._read()
         return answer["tokens"], answer["seconds"]
 
@@ -96,9 +99,13 @@ class HuggingFacePeer:
             raise WorkerError("the peer was not started")
         line = self._process.stdout.readline()
         if not line:
-            raise WorkerError("transformers' generate ended unexpectedly", fix="leave --compare-hf out")
+            raise _ended()
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def _ended() -> WorkerError:
+    return WorkerError("transformers' generate ended unexpectedly", fix="leave --compare-hf out")
 
 
 if __name__ == "__main__":

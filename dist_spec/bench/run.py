@@ -87,6 +87,7 @@ def run_jobs(
     streams: dict[str, tuple[int, Stream]] = {}
     waiting = list(enumerate(jobs))
     done: list[Stream | None] = [None] * len(jobs)
+    told = [0] * len(jobs)  # tokens passed on: one poll may bring several commits of a stream
     started_s = ended_s = 0.0
     while waiting or streams:
         while waiting and len(streams) < concurrency:
@@ -96,8 +97,9 @@ def run_jobs(
             started_s = started_s or stream.opened_s
         for stream, fresh in deployment.client.poll(timeout_s=0.25):
             index = streams[stream.request][0]
-            if fresh and on_tokens is not None:
-                on_tokens(index, stream.tokens[-fresh:])
+            if on_tokens is not None and len(stream.tokens) > told[index]:
+                on_tokens(index, stream.tokens[told[index] :])
+                told[index] = len(stream.tokens)
             if stream.reason and not fresh:
                 del streams[stream.request]
                 done[index] = stream

@@ -15,25 +15,29 @@ from dist_spec.models.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
 class TextPrinter:
-    """Prints text as it is committed: live for one request at a time, else each text when it is complete."""
+    """Prints text as it is committed: live for one request at a time, else each text when it is complete. What follows a
+    stop string is not shown."""
 
-    def __init__(self, tokenizer: Tokenizer, *, texts: Sequence[str], live: bool, quiet: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, texts: Sequence[str], live: bool, quiet: bool, stops: Sequence[str] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._prompts = texts
         self._live = live
         self._quiet = quiet
-        self._detokenizers: dict[int, IncrementalDetokenizer] = {}
+        self._stops = stops
+        self._detokenizers: dict[int, tuple[IncrementalDetokenizer, StopFilter]] = {}
 
     def show(self, index: int, tokens: list[int]) -> None:
         """Newly committed tokens of request `index`."""
         if self._quiet or not self._live:
             return
-        detokenizer = self._detokenizers.get(index)
-        if detokenizer is None:
+        if index not in self._detokenizers:
             self._end(index - 1)
             self._header(index)
-            detokenizer = self._detokenizers[index] = IncrementalDetokenizer(self._tokenizer)
-        sys.stdout.write("".join(detokenizer.push(token) for token in tokens))
+            self._detokenizers[index] = (IncrementalDetokenizer(self._tokenizer), StopFilter(self._stops))
+        detokenizer, until_stop = self._detokenizers[index]
+        sys.stdout.write(until_stop.push("".join(detokenizer.push(token) for token in tokens)))
         sys.stdout.flush()
 
     def finish(self, result: RunResult) -> None:
@@ -45,14 +49,13 @@ class TextPrinter:
             return
         for index, stream in enumerate(result.streams):
             self._header(index)
-            sys.stdout.write(self._tokenizer.decode(stream.tokens) + "\n")
+            sys.stdout.write(cut_at_stop(self._tokenizer.decode(stream.tokens), self._stops) + "\n")
         sys.stdout.flush()
 
     def outputs(self, comparison: Comparison) -> list[str]:
         """The texts of the first run, cut before a stop string."""
         streams = comparison.runs["speculative"][0].streams
-        texts = [self._tokenizer.decode(stream.tokens) for stream in streams]
-        return [cut_at_stop(text, job.sampling.stop) for text, job in zip(texts, comparison.jobs, strict=True)]
+        return [cut_at_stop(self._tokenizer.decode(stream.tokens), self._stops) for stream in streams]
 
     def _header(self, index: int) -> None:
         if len(self._prompts) > 1:
@@ -61,8 +64,35 @@ class TextPrinter:
 
     def _end(self, index: int) -> None:
         if index in self._detokenizers:
-            sys.stdout.write(self._detokenizers[index].flush() + "\n")
+            detokenizer, until_stop = self._detokenizers[index]
+            sys.stdout.write(until_stop.push(detokenizer.flush()) + until_stop.flush() + "\n")
             sys.stdout.flush()
+
+
+class StopFilter:
+    """Lets text through up to the first stop string; what may be the beginning of one is held back."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self._stopped = False
+
+    def push(self, text: str) -> str:
+        """What may be shown now."""
+        if self._stopped:
+            return ""
+        self._held += text
+        shown = cut_at_stop(self._held, self._stops)
+        self._stopped = len(shown) < len(self._held)
+        if not self._stopped:
+            shown = shown[: max(0, len(shown) - max(map(len, self._stops), default=1) + 1)]
+        self._held = "" if self._stopped else self._held[len(shown) :]
+        return shown
+
+    def flush(self) -> str:
+        """What is still held back, once the text is over."""
+        held, self._held = self._held, ""
+        return held
 
 
 def cut_at_stop(text: str, stops: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 from rich.console import Console
@@ -22,6 +21,8 @@ from dist_spec.config import (
     ScriptedDrafterConfig,
     TargetConfig,
 )
+from dist_spec.drafters.build import read_texts
+from dist_spec.drafters.draft_cache import TREE_SLOTS
 from dist_spec.errors import ConfigError, DistSpecError, ModelError, TokenizerMismatchError
 from dist_spec.topology import TARGET, assign_cores, available_cores, listen_address
 
@@ -91,10 +92,7 @@ def _check_small_drafter(
     match drafter:
         case ScriptedDrafterConfig():
             with report.checking(f"{drafter.name}: text", found=lambda: drafter.text_file):
-                if not Path(drafter.text_file).is_file():
-                    raise ConfigError(
-                        f"drafter {drafter.name}: there is no file {drafter.text_file}", fix="correct its text_file"
-                    )
+                read_texts(drafter)
         case PluginDrafterConfig():
             with report.checking(f"{drafter.name}: plugin", found=lambda: drafter.target):
                 _check_plugin(drafter)
@@ -123,6 +121,8 @@ def _check_model(
                 max_model_len=settings.max_model_len,
                 max_sequences=config.target.max_sequences,
                 kv_block_size=config.target.kv_block_size,
+                device=settings.device,
+                num_tree_slots=config.speculation.budget + 1 if name == TARGET else TREE_SLOTS,
                 trust_remote_code=settings.trust_remote_code,
                 progress=progress,
             )

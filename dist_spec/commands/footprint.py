@@ -35,10 +35,15 @@ def model_footprint(
     max_model_len: int | None,
     max_sequences: int,
     kv_block_size: int,
+    device: str = "cpu",
+    num_tree_slots: int = 0,
     trust_remote_code: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Footprint:
     """Sizes of a model that could be loaded.
+
+    Args:
+        num_tree_slots: KV slots per sequence for the nodes of a draft tree.
 
     Raises:
         ModelError: it cannot be found or read, or is asked for more positions than it has.
@@ -48,6 +53,7 @@ def model_footprint(
 
     from dist_spec.models.kv_cache import bytes_per_token
     from dist_spec.models.loading import check_module
+    from dist_spec.models.packed import packed_copy_bytes
 
     module = _shapes(model, trust_remote_code=trust_remote_code, progress=progress)
     check_module(module, name=model)
@@ -59,10 +65,11 @@ def model_footprint(
             fix=f"set max_model_len to {longest} or less",
         )
     length = max_model_len or min(longest, DEFAULT_MODEL_LEN)
-    blocks = -(-length // kv_block_size) * max_sequences
+    blocks = -(-(length + num_tree_slots) // kv_block_size) * max_sequences
     weight_type: torch.dtype = getattr(torch, dtype)
+    weights_bytes = sum(p.numel() for p in module.parameters()) * weight_type.itemsize
     return Footprint(
-        weights_bytes=sum(p.numel() for p in module.parameters()) * weight_type.itemsize,
+        weights_bytes=weights_bytes + packed_copy_bytes(module, dtype=weight_type, device=torch.device(device)),
         kv_bytes=blocks * kv_block_size * bytes_per_token(config, weight_type),
         max_model_len=length,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dist_spec.bench.generate import generate
 from dist_spec.config import Config
+from dist_spec.workers.supervisor import install_signal_handlers
 
 
 def run_generate(
@@ -32,6 +33,7 @@ def run_generate(
         quiet: do not stream the text.
         compare_hf: also run transformers' own generate, plain and with prompt lookup.
     """
+    install_signal_handlers()
     generate(
         config,
         prompts=prompts,

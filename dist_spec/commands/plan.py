@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dist_spec.config import Config
-from dist_spec.topology import ProcessSpec, listen_address, plan_processes
+from dist_spec.topology import ProcessSpec, listen_address, plan_processes, split_address
 
 
 def run_plan(config: Config, *, config_path: str, address: str | None, output: str, sets: Sequence[str] = ()) -> None:
@@ -19,11 +19,16 @@ def run_plan(config: Config, *, config_path: str, address: str | None, output: s
     Args:
         config: the settings.
         config_path: the file they came from (goes into the commands).
-        address: where the target will listen; default: `transport.bind`, a free port in place of 0.
+        address: where the target will listen (default: `transport.bind`); a port 0 becomes a free one.
         output: "table", "shell" or "json".
         sets: overrides that `config` was read with (they go into the commands too).
+
+    Raises:
+        ConfigError: the address is malformed, or a core is named that this machine does not have.
     """
-    where = address or listen_address(config.transport.bind)
+    where = address or config.transport.bind
+    if split_address(where)[1] == 0:
+        where = listen_address(where)
     specs = plan_processes(config, config_path=config_path, address=where, sets=sets)
     match output:
         case "shell":

@@ -80,8 +80,8 @@ def parse_set(text: str) -> Override:
         raise ConfigError(f"--set {text}: not of the form place=value", fix="for instance --set speculation.budget=8")
     try:
         return place, yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {text}: the value is not YAML", fix="put quotes around a text") from None
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date that is none, a number of 5000 digits
+        raise ConfigError(f"--set {text[:200]}: the value is not YAML", fix="put quotes around a text") from None
 
 
 def parse_drafter_option(text: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not text in UTF-8", fix="is it the right file?") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: is not valid YAML: {reason}", fix="correct the line named above") from None
     if data is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dist_spec.core.plan import PlanRow
+
 
 @dataclass(kw_only=True, slots=True)
 class SessionCounts:
@@ -28,3 +30,15 @@ class SessionCounts:
     waits: int = 0
     garbage: int = 0
     depths: dict[int, list[int]] = field(default_factory=dict)
+
+    def row(self, row: PlanRow, *, num_accepted: int, num_kept: int) -> None:
+        """One verdict, and how many tokens it committed."""
+        nodes = row.forward.num_nodes
+        self.rows += 1
+        self.ready_rows += nodes > 0
+        self.verified += nodes
+        self.accepted += num_accepted
+        self.committed += num_kept
+        seen = self.depths.setdefault(row.ready_depth, [0, 0])
+        seen[0] += 1
+        seen[1] += num_kept

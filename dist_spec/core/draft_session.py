@@ -12,7 +12,7 @@ import numpy as np
 
 from dist_spec.core.draft import Draft
 from dist_spec.core.growth.policies import build_growth
-from dist_spec.core.messages import Bye, Close, Commit, Message, Need, Open, Propose
+from dist_spec.core.messages import MAX_NODES, Bye, Close, Commit, Message, Need, Open, Propose
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.selection import select_trees
 from dist_spec.core.settings import Speculation
@@ -217,9 +217,10 @@ class DraftSession:
             generation=draft.generation,
             base_length=len(draft.prefix),
             base_digest=draft.prefix.digest,
-            tokens=tokens,
-            parents=parents,
-            scores=scores,
+            # Parents come first, so any beginning is a tree; the rest travels along when something below it does.
+            tokens=tokens[:MAX_NODES],
+            parents=parents[:MAX_NODES],
+            scores=scores[:MAX_NODES],
             serial=serial,
         )
 

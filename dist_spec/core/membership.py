@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from dist_spec.core.messages import Hello
 
+_FORGET_AFTER = 60
+"""Silences after which a peer counts as gone for good: peers that come under ever new names must not fill the memory."""
+
 
 @dataclass(kw_only=True, slots=True)
 class Member:
@@ -77,6 +80,12 @@ class Membership:
         for peer in quiet:
             self.members[peer].silent = True
         return quiet
+
+    def forget(self, *, now: float) -> None:
+        """Drop peers that have been silent for very long; one that comes back after all is asked to greet anew."""
+        gone_after_s = _FORGET_AFTER * self.dead_after_s
+        for peer in [p for p, m in self.members.items() if m.silent and now - m.heard_s > gone_after_s]:
+            del self.members[peer]
 
     def due_pings(self, *, now: float) -> list[str]:
         """Peers whose last ping is a heartbeat ago. Silent ones are pinged too: it tells a returning peer that the

@@ -99,12 +99,17 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Close:
-    """The request is over. `reason`: "stop", "length", "abort" or "error: ...". `stats` is a flat report (frontends)."""
+    """The request is over. `reason`: "stop", "length", "abort" or "error: ...".
+
+    For frontends: `stats` is a flat report; `length` is that of the whole text, prompt included, where it came to its
+    own end (else 0), so that whoever has less knows that something was lost.
+    """
 
     request: str
     generation: int
     reason: str
     stats: dict[str, float] = field(default_factory=dict)
+    length: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

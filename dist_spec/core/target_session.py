@@ -109,7 +109,7 @@ class TargetSession:
         key = (need.request, need.generation)
         live = self.live.get(key)
         if live is None or not live.running:
-            return [(peer, Close(request=need.request, generation=need.generation, reason="unknown"))]
+            return self._unknown(peer, need)
         prefix = live.sequence.prefix
         if not 0 < need.have_length <= len(prefix):
             return [(peer, live.opening(ask=peer in live.asked))]
@@ -123,11 +123,17 @@ class TargetSession:
         )
         return [(peer, commit)]
 
+    def _unknown(self, peer: str, message: Need | Propose) -> list[Outgoing]:
+        """A drafter may forget this request; a frontend is told of an end by its reason, or tells the request again."""
+        if self.membership.members[peer].role != "drafter":
+            return []
+        return [(peer, Close(request=message.request, generation=message.generation, reason="unknown"))]
+
     def _propose(self, peer: str, proposal: Propose, *, now: float) -> list[Outgoing]:
         key = (proposal.request, proposal.generation)
         live = self.live.get(key)
         if live is None:
-            return [(peer, Close(request=proposal.request, generation=proposal.generation, reason="unknown"))]
+            return self._unknown(peer, proposal)
         member = self.membership.members[peer]
         member.proposals += 1
         self.counts.proposals += 1
@@ -178,6 +184,7 @@ class TargetSession:
                 live.asked.discard(peer)
             if self.membership.members[peer].role == "frontend":
                 out += self.lost(peer, now=now)
+        self.membership.forget(now=now)
         return [*out, *((peer, self._ping()) for peer in self.membership.due_pings(now=now))]
 
     def _ping(self) -> Ping:
@@ -215,7 +222,8 @@ class TargetSession:
         goodbye = Close(request=key[0], generation=key[1], reason=reason)
         out: list[Outgoing] = [(peer, goodbye) for peer in self.membership.drafters()] if live.running else []
         if live.owner in self.membership.members:
-            goodbye = replace(goodbye, stats={**self.run_stats(), **live.report()})
+            length = len(live.sequence.prefix) if live.sequence.finish_reason else 0
+            goodbye = replace(goodbye, stats={**live.report(), **self.run_stats()}, length=length)
             out.append((live.owner, goodbye))
         self._ended.remember(live.sequence, owner=live.owner, close=goodbye)
         return out
@@ -310,10 +318,13 @@ class TargetSession:
         sequence.cached += len(verdict.path)
         kept = sequence.accept(verdict.tokens)
         num_accepted = min(len(verdict.path), len(kept))
-        self._count(live, row, verdict, num_accepted, len(kept), now=now)
+        if live.waited:
+            self.waiting.miss_wait.brought(len(verdict.path))
+        live.count(row, num_accepted=num_accepted, now=now)
+        self.counts.row(row, num_accepted=num_accepted, num_kept=len(kept))
         finished = bool(sequence.finish_reason)
         live.tree.advance(kept)
-        self.waiting.ask(live, asks=not finished, now=now)
+        self.waiting.ask(live, asks=not finished and live.depth_cap() > 0, now=now)
         commit = Commit(
             request=sequence.request,
             generation=sequence.generation,
@@ -332,19 +343,3 @@ class TargetSession:
         if finished:
             out += self.close(live.sequence.key, reason=sequence.finish_reason)
         return out
-
-    def _count(
-        self, live: Live, row: PlanRow, verdict: Verdict, num_accepted: int, num_kept: int, *, now: float
-    ) -> None:
-        if live.waited:
-            self.waiting.miss_wait.brought(len(verdict.path))
-        counts, nodes = self.counts, row.forward.num_nodes
-        live.count(row, num_accepted=num_accepted, now=now)
-        counts.rows += 1
-        counts.ready_rows += nodes > 0
-        counts.verified += nodes
-        counts.accepted += num_accepted
-        counts.committed += num_kept
-        seen = counts.depths.setdefault(row.ready_depth, [0, 0])
-        seen[0] += 1
-        seen[1] += num_kept

@@ -15,6 +15,8 @@ from dist_spec.core.types import FloatArray, IntArray
 
 _SHIFT = 32
 _COMPACT_ABOVE = 512
+_HOPELESS = -65504.0
+"""Lowest edge score: the lowest finite 16-bit float, so that no score and no sum of scores is ever infinite."""
 
 
 class DraftTree:
@@ -107,7 +109,9 @@ class DraftTree:
     def is_empty(self) -> bool:
         return not self.children[self.root]
 
-    def _add(self, above: int, token: int, path: float) -> int:
+    def _add(self, above: int, token: int, score: float) -> int:
+        """A new node; a score above 0 counts as 0, one that is no number or too low as hopeless."""
+        path = self.path[above] + (score if _HOPELESS < score < 0.0 else 0.0 if score >= 0.0 else _HOPELESS)
         node = len(self.token)
         self.token.append(token)
         self.parent.append(above)
@@ -132,12 +136,12 @@ class DraftTree:
         preferring one draw over another. Returns the node id of every entry.
         """
         ids: list[int] = []
-        index, path = self._index, self.path
+        index = self._index
         for token, parent, score in zip(tokens.tolist(), parents.tolist(), scores.tolist(), strict=True):
             above = anchor if parent < 0 else ids[parent]
             node = index.get(above << _SHIFT | token)
             if node is None:
-                node = self._add(above, token, path[above] + min(score, 0.0))
+                node = self._add(above, token, score)
             ids.append(node)
         return ids
 
@@ -165,7 +169,7 @@ class DraftTree:
             else:
                 node = self._index.get(above << _SHIFT | token)
                 if node is None:
-                    node = self._add(above, token, self.path[above] + min(score, 0.0))
+                    node = self._add(above, token, score)
                 ids.append(node)
                 useful += 1
         return useful

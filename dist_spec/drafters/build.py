@@ -77,18 +77,8 @@ def _model(config: ModelDrafterConfig, *, max_requests: int, batch_invariant: bo
 
 
 def _scripted(config: ScriptedDrafterConfig) -> BuiltDrafter:
-    """The file holds one text per line as token ids separated by blanks: prompt and output. A request takes the first
-    line that begins with it (none: all its guesses are decoys)."""
-    try:
-        lines = Path(config.text_file).read_text().splitlines()
-        texts = [[int(word) for word in line.split()] for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"drafter {config.name}: cannot read text_file {config.text_file}: {error}",
-            fix="give a file with one text per line, as token ids separated by blanks",
-        ) from error
-    if not texts:
-        raise ConfigError(f"drafter {config.name}: text_file {config.text_file} is empty")
+    """A request takes the first text that begins with it (none: all its guesses are decoys)."""
+    texts = read_texts(config)
 
     def text_of(key: RequestKey, history: Sequence[int]) -> Sequence[int]:
         return next((text for text in texts if text[: len(history)] == list(history)), [])
@@ -99,13 +89,36 @@ def _scripted(config: ScriptedDrafterConfig) -> BuiltDrafter:
     return BuiltDrafter(drafter=drafter, step_s=config.step_s)
 
 
+def read_texts(config: ScriptedDrafterConfig) -> list[list[int]]:
+    """The texts of a scripted drafter's file: one per line, prompt and output, as token ids separated by blanks.
+
+    Raises:
+        ConfigError: the file cannot be read, holds nothing, or holds something else than token ids.
+    """
+    fix = "give a file with one text per line, as token ids separated by blanks"
+    try:
+        lines = Path(config.text_file).read_text().splitlines()
+        texts = [[int(word) for word in line.split()] for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"drafter {config.name}: cannot read text_file {config.text_file}: {error}", fix=fix
+        ) from error
+    if not texts:
+        raise ConfigError(f"drafter {config.name}: text_file {config.text_file} is empty", fix=fix)
+    if not all(0 <= token < 2**31 for text in texts for token in text):
+        raise ConfigError(f"drafter {config.name}: text_file {config.text_file} holds a number that is no id", fix=fix)
+    return texts
+
+
 def _plugin(config: PluginDrafterConfig) -> Drafter:
     module, _, name = config.target.partition(":")
     try:
         drafter: Drafter = getattr(importlib.import_module(module), name)(**config.options)
-    except (ImportError, AttributeError, TypeError) as error:
+        if not callable(drafter.expand) or not callable(drafter.close):
+            raise TypeError("expand and close must be methods")
+    except Exception as error:  # whatever foreign code raises, starting it again would not mend it
         raise ConfigError(
-            f"drafter {config.name}: cannot make {config.target}: {error}",
+            f"drafter {config.name}: cannot make {config.target}: {type(error).__name__}: {error}",
             fix="target is package.module:Class, importable here; options are its keyword arguments",
         ) from error
     return drafter

@@ -17,6 +17,9 @@ import numpy as np
 from dist_spec.core.tree import DraftTree
 from dist_spec.drafters.base import ExpandRow
 
+TREE_SLOTS = 512
+"""Nodes per request whose K/V are kept, unless told otherwise."""
+
 
 @dataclass(kw_only=True)
 class Region:

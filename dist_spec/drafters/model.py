@@ -15,7 +15,7 @@ import torch
 from dist_spec.core.noise import gumbel_at, request_key
 from dist_spec.core.types import NO_PARENT, Expansion
 from dist_spec.drafters.base import ExpandRow, RequestKey
-from dist_spec.drafters.draft_cache import Feed, Region, plan_feed
+from dist_spec.drafters.draft_cache import TREE_SLOTS, Feed, Region, plan_feed
 from dist_spec.models.loading import LoadedModel
 from dist_spec.models.packed import PackedModel
 from dist_spec.models.step import Segment, Visit
@@ -49,7 +49,7 @@ class ModelDrafter:
         target_vocab: int | None = None,
         max_requests: int = 4,
         max_context: int | None = None,
-        tree_slots: int = 512,
+        tree_slots: int = TREE_SLOTS,
         prefill_chunk: int = 256,
         batch_invariant: bool = False,
         attention: str | None = None,

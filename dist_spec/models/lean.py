@@ -129,13 +129,16 @@ def _layer(layer: Any, config: Any, *, pack: bool) -> _Layer:
 
 def build_lean(model: Any, *, pack: bool) -> LeanStack | None:
     """The lean form of `model`, or None where the family or one of its settings is not known here."""
+    return LeanStack(model, pack=pack) if is_known(model) else None
+
+
+def is_known(model: Any) -> bool:
+    """Whether `build_lean` knows the family and every setting of it."""
     config = model.config
     if config.model_type not in FAMILIES or getattr(config, "hidden_act", None) != "silu":
-        return None
+        return False
     if getattr(config, "partial_rotary_factor", None) not in (None, 1, 1.0):
-        return None
+        return False
     attention = model.model.layers[0].self_attn
     strange = set(dict(attention.named_children())) - {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
-    if strange or not all(isinstance(m, torch.nn.Linear) for m in (attention.q_proj, model.lm_head)):
-        return None
-    return LeanStack(model, pack=pack)
+    return not strange and all(isinstance(m, torch.nn.Linear) for m in (attention.q_proj, model.lm_head))

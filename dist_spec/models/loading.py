@@ -105,9 +105,11 @@ def load_model(
 def check_config_file(folder: Path, *, trust_remote_code: bool = False) -> dict[str, Any]:
     """Read config.json and refuse, without loading any weight, what its keys already rule out."""
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        config: Any = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {folder / 'config.json'}: {error}", fix="give an intact model folder") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / 'config.json'} holds no settings", fix="give an intact model folder")
     quantised = config.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
@@ -125,7 +127,7 @@ def check_config_file(folder: Path, *, trust_remote_code: bool = False) -> dict[
             f"{folder} brings its own code (auto_map), which is not run unless asked for",
             fix="set trust_remote_code: true if you trust it",
         )
-    return config
+    return dict(config)
 
 
 def check_module(module: Any, *, name: str) -> None:
@@ -150,6 +152,8 @@ def check_module(module: Any, *, name: str) -> None:
         refuse(f"layers of kind {', '.join(sorted(strange))} keep a state other than a KV cache")
     if getattr(config, "kv_lora_rank", None):
         refuse("multi-head latent attention (keys and values of different size) is not supported")
+    if not getattr(config, "max_position_embeddings", None):
+        refuse("its config names no longest sequence (max_position_embeddings)")
     ropes = _rope_types(config) - _SERVED_ROPES
     if ropes:
         refuse(f"rotary scaling {', '.join(sorted(ropes))} depends on the longest sequence of a batch")
@@ -182,7 +186,12 @@ def _from_folder(folder: Path, dtype: torch.dtype, trust_remote_code: bool) -> A
     logging.disable_progress_bar()
     try:
         return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=trust_remote_code, local_files_only=True, attn_implementation="eager"
+            folder,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+            use_safetensors=True,
+            attn_implementation="eager",
         )
     except Exception as error:
         raise ModelError(f"cannot load the model in {folder}: {error}", fix="give an intact model folder") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +12,22 @@ import torch
 from dist_spec.errors import UnsupportedError
 from dist_spec.models.attention import INTERFACE_NAME, attend_loop, attend_padded, attend_single
 from dist_spec.models.kv_cache import PagedKVCache
-from dist_spec.models.lean import LeanStack, build_lean
+from dist_spec.models.lean import LeanStack, build_lean, is_known
 from dist_spec.models.linear import INVARIANT_ROWS
 from dist_spec.models.loading import LoadedModel
 from dist_spec.models.step import Attend, Segment, Step, make_step
 
 _PACK_UP_TO_BYTES = 4 << 30
 """Packed weights are a second copy; models above this size keep one."""
+
+
+def packed_copy_bytes(model: Any, *, dtype: torch.dtype, device: torch.device) -> int:
+    """Bytes of the second copy of the linear layers' weights (see `linear`) that a runner makes of a model."""
+    weights = sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    if dtype != torch.bfloat16 or device.type != "cpu" or weights > _PACK_UP_TO_BYTES or not is_known(model):
+        return 0
+    return sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear)) * dtype.itemsize
+
 
 ATTENTION = {"loop": attend_loop, "single": attend_single, "padded": attend_padded}
 

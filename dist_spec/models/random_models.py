@@ -33,7 +33,7 @@ def parse_random(spec: str) -> tuple[str, dict[str, int]]:
     """Split `FAMILY?key=value&...` into the family and all settings (defaults filled in).
 
     Raises:
-        ModelError: unknown family or key, or a value that is no whole number.
+        ModelError: unknown family or key, or a value that is no whole number or out of range.
     """
     family, _, query = spec.partition("?")
     if family not in FAMILIES:
@@ -44,6 +44,8 @@ def parse_random(spec: str) -> tuple[str, dict[str, int]]:
             raise ModelError(f"unknown setting {key!r} of a random model", fix=f"known are {', '.join(_DEFAULTS)}")
         if not value.isdecimal():
             raise ModelError(f"setting {key}={value!r} of a random model must be a whole number", fix=f"e.g. {key}=4")
+        if int(value) == 0 and key not in ("seed", "window"):
+            raise ModelError(f"setting {key}=0 of a random model must be positive", fix=f"e.g. {key}={_DEFAULTS[key]}")
         settings[key] = int(value)
     if settings["vocab"] < BYTE_VOCAB:
         raise ModelError(f"vocab={settings['vocab']} is below {BYTE_VOCAB}", fix="its tokenizer has all bytes + 3 ids")
@@ -75,11 +77,12 @@ def build_random(spec: str) -> Any:
     keys.update(_window_keys(family, given))
     try:
         config = AutoConfig.for_model(family, **keys)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(given["seed"])
+            return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     except Exception as error:
-        raise ModelError(f"random model {spec!r}: {error}", fix="choose settings that fit together") from error
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(given["seed"])
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        text = " ".join(str(error).split())
+        raise ModelError(f"random model {spec!r}: {text}", fix="choose settings that fit together") from error
 
 
 def _window_keys(family: str, given: dict[str, int]) -> dict[str, Any]:

@@ -55,19 +55,29 @@ def resolve(model: str, *, cache_dir: str | Path | None = None, progress: Progre
     """
     if model.startswith(RANDOM_PREFIX):
         return Source(kind="random", spec=model.removeprefix(RANDOM_PREFIX))
+    try:
+        return Source(kind="folder", folder=_folder(model, cache_dir=cache_dir, progress=progress))
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home of a user that is not there
+        raise ModelError(
+            f"model {model[:200]} cannot be read: {error}"[:400],
+            fix="check the path, and the permissions of it and of the cache folder ($DIST_SPEC_CACHE)",
+        ) from error
+
+
+def _folder(model: str, *, cache_dir: str | Path | None, progress: Progress | None) -> Path:
     if model == SMOLLM2:
-        return Source(kind="folder", folder=_converted(smollm2_file, name=SMOLLM2, cache_dir=cache_dir, say=progress))
+        return _converted(smollm2_file, name=SMOLLM2, cache_dir=cache_dir, say=progress)
     path = Path(model).expanduser()
     if path.is_dir():
-        return Source(kind="folder", folder=_checked_folder(path))
+        return _checked_folder(path)
     if model.endswith(".gguf"):
         if not path.is_file():
             raise ModelError(f"model file {model} does not exist", fix="give the path of a .gguf file or of a folder")
         name = f"{path.stem}-{path.stat().st_size}-{int(path.stat().st_mtime)}"
-        return Source(kind="folder", folder=_converted(lambda: path, name=name, cache_dir=cache_dir, say=progress))
+        return _converted(lambda: path, name=name, cache_dir=cache_dir, say=progress)
     if path.exists():
         raise ModelError(f"model {model} is neither a folder nor a .gguf file", fix="give a folder with safetensors")
-    return Source(kind="folder", folder=_checked_folder(_hub_folder(model, progress)))
+    return _checked_folder(_hub_folder(model, progress))
 
 
 def smollm2_file() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from time import monotonic
 
 import numpy as np
@@ -24,7 +25,7 @@ class Stream:
         tokens: committed so far, in order.
         kinds: parallel to `tokens`: True where the token had been drafted and was accepted.
         times: when each commit arrived, (monotonic seconds, number of tokens).
-        margins: parallel to `tokens` where the target reports them.
+        margins: parallel to `tokens` as far as the target reports them (NaN: not for this one).
         reason: why it ended ("" while it runs).
     """
 
@@ -54,7 +55,9 @@ class Stream:
         self.tokens.extend(fresh)
         accepted = max(commit.num_accepted - known, 0)
         self.kinds.extend([True] * accepted + [False] * (len(fresh) - accepted))
-        self.margins.extend(commit.margins.tolist()[known:])
+        if len(commit.margins):  # what was lost and told again came without
+            self.margins.extend([nan] * (len(self.tokens) - len(fresh) - len(self.margins)))
+            self.margins.extend(commit.margins.tolist()[known:])
         self.heard_s = now
         if fresh:
             self.times.append((now, len(fresh)))
@@ -106,7 +109,7 @@ class Client:
         return self._ready
 
     def open(self, request: str, *, prompt: Sequence[int], sampling: Sampling) -> Stream:
-        """Begin a request."""
+        """Begin a request. Raises ProtocolError for one that cannot be sent (too many tokens, stop strings, ...)."""
         now = monotonic()
         if not self.streams:
             # Nobody listened while nothing was open, so the leader may have forgotten us, and its silence means nothing.
@@ -121,8 +124,8 @@ class Client:
             heard_s=now,
             prompt_length=len(prompt),
         )
+        self.transport.send(LEADER, stream.opening())  # refuses what is no request
         self.streams[request, 0] = stream
-        self.transport.send(LEADER, stream.opening())
         return stream
 
     def abort(self, stream: Stream) -> None:
@@ -133,6 +136,7 @@ class Client:
 
         Raises:
             TransportError: the leader refuses us, or has gone silent.
+            ProtocolError: it speaks another protocol.
         """
         news: list[tuple[Stream, int]] = []
         for _, message in self.transport.receive(timeout_s):
@@ -155,8 +159,11 @@ class Client:
                 elif stream is not None and fresh:
                     return [(stream, fresh)]
             case Close():
-                stream = self.streams.pop((message.request, message.generation), None)
-                if stream is not None:
+                stream = self.streams.get((message.request, message.generation))
+                if stream is not None and len(stream.prefix) < message.length:
+                    self.transport.send(LEADER, stream.opening())  # a commit was lost: the end is told again with it
+                elif stream is not None:
+                    del self.streams[message.request, message.generation]
                     stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
                     self.last_stats = stream.stats or self.last_stats
                     return [(stream, 0)]

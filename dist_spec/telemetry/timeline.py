@@ -6,7 +6,11 @@ The clock is an argument. It knows nothing of what the phases mean.
 from __future__ import annotations
 
 import statistics
+from collections import deque
 from collections.abc import Callable, Iterable
+
+_STEPS = 4096
+"""Latest steps of which the median is taken."""
 
 
 class Timeline:
@@ -24,7 +28,7 @@ class Timeline:
         self._step_s = 0.0
         self.phase = start
         self.totals: dict[str, float] = {}
-        self.steps: list[float] = []
+        self.steps: deque[float] = deque(maxlen=_STEPS)
 
     def enter(self, phase: str) -> float:
         """End the present phase and begin another; returns the moment."""

@@ -180,11 +180,11 @@ def _need(fields: Fields, body: memoryview, vocab_size: int) -> Need:
 def _pack_close(m: Close) -> _Packed:
     # A report is shortened rather than refused: the end of a request must get through.
     stats = {key[: f.MAX_KEY]: float(value) for key, value in islice(m.stats.items(), f.MAX_ITEMS)}
-    return (m.request, m.generation, m.reason[: f.MAX_REASON], stats), None
+    return (m.request, m.generation, m.reason[: f.MAX_REASON], stats, m.length), None
 
 
 def _close(fields: Fields, body: memoryview, vocab_size: int) -> Close:
-    request, generation, reason, stats = fields
+    request, generation, reason, stats, length = fields
     if type(stats) is not dict:
         raise f.refuse("stats", "a map", stats)
     return Close(
@@ -192,6 +192,7 @@ def _close(fields: Fields, body: memoryview, vocab_size: int) -> Close:
         generation=f.integer(generation, "generation"),
         reason=f.text(reason, "reason", limit=f.MAX_REASON),
         stats={f.text(key, "stats key", limit=f.MAX_KEY): f.number(one, "stats") for key, one in stats.items()},
+        length=f.length(length, "length"),
     )
 
 
@@ -239,7 +240,7 @@ _UNPACK: dict[int, tuple[str, int, int, Callable[[Fields, memoryview, int], Mess
     3: ("commit", 7, 2, _commit),
     4: ("propose", 5, 2, _propose),
     5: ("need", 3, 1, _need),
-    6: ("close", 4, 1, _close),
+    6: ("close", 5, 1, _close),
     7: ("ping", 3, 1, _ping),
     8: ("bye", 4, 1, _bye),
 }

@@ -11,10 +11,10 @@ from dist_spec.core.attachment import Attachment
 from dist_spec.core.draft_session import DraftSession
 from dist_spec.core.messages import Bye, Hello
 from dist_spec.drafters.build import BuiltDrafter, build_drafter
-from dist_spec.errors import TokenizerMismatchError, TransportError
+from dist_spec.errors import DistSpecError, TokenizerMismatchError, TransportError, WorkerError
 from dist_spec.telemetry.log import setup_logging
 from dist_spec.telemetry.timeline import Timeline
-from dist_spec.transports.base import Transport
+from dist_spec.transports.base import LEADER, Transport
 from dist_spec.transports.zmq import ZmqPeer
 from dist_spec.workers.draft import DraftWorker
 from dist_spec.workers.loop import run_draft_loop
@@ -30,6 +30,7 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
         ConfigError: no such drafter.
         TokenizerMismatchError: the target's tokenizer is another one; names the first id that differs.
         TransportError: the target refused the drafter for another reason.
+        WorkerError: it failed while drafting.
     """
     log = setup_logging(name, level=config.telemetry.log_level)
     stop = stopping or StopFlag().listen()
@@ -44,7 +45,9 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
     log.info("drafting for %s", connect)
     try:
         run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop, step_s=built.step_s)
-        worker.transport.send("leader", Bye(reason="leaving"))
+        worker.transport.send(LEADER, Bye(reason="leaving"))
+    except DistSpecError as error:  # no longer bad input, which would end the target too: it is started again
+        raise WorkerError(f"drafter {name}: {error.message}", fix=error.fix) from error
     finally:
         worker.transport.close()
         if recorder is not None and record is not None:

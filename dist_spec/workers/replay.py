@@ -169,7 +169,8 @@ class _TargetActions:
             case "selected" | "waited" | "rested":
                 self._plan = worker.begin(now=now)
             case "applied" if isinstance(self._plan, Plan):
-                worker.finish(self._plan, now=now)
+                plan, self._plan = self._plan, None
+                worker.finish(plan, now=now)
             case "ticked":
                 worker.tick(now=now)
         return True
@@ -196,7 +197,9 @@ class _DraftActions:
             case "drafted":
                 self._batch = worker.begin(now=now)
             case "expanded" if self._batch is not None:
-                worker.finish(self._batch, now=now, hold=rest[1])
+                # Only once: the tree may have moved on since, and an old batch names nodes that are no longer there.
+                batch, self._batch = self._batch, None
+                worker.finish(batch, now=now, hold=rest[1])
             case "flushed":
                 worker.flush(now=now)
             case "ticked":

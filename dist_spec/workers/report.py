@@ -16,12 +16,16 @@ def run_stats(
 ) -> dict[str, float]:
     """Totals since the process began; a frontend subtracts what it saw before its own run.
 
+    What matters most comes first, as a message carries only so many figures: links may be many.
+
     Keys: `time_<phase>_s` (phases add up to the wall time), `coordination_ms_median`, `depth_<d>_rows/_tokens` (ready
     depth at the start of a row's verification, and tokens committed by it), `link_<peer>_<direction>_<kind>_messages/
     _bytes`, `session_<count>`, `drafter_<name>_busy_s/_proposals/_nodes`, `batch_invariant`, `max_logit_difference`.
     """
     timeline.enter(timeline.phase)
     stats = {f"time_{phase}_s": spent for phase, spent in timeline.totals.items()}
+    stats["batch_invariant"] = float(strict)
+    stats["max_logit_difference"] = found.max_logit_difference
     stats["coordination_ms_median"] = 1e3 * timeline.median_step_s()
     counts = session.counts
     for name in ("steps", "rows", "ready_rows", "drafted", "verified", "accepted", "committed", "proposals"):
@@ -39,6 +43,4 @@ def run_stats(
     for row in ledger.rows():
         stats[f"link_{row.peer}_{row.direction}_{row.kind}_messages"] = row.messages
         stats[f"link_{row.peer}_{row.direction}_{row.kind}_bytes"] = row.num_bytes
-    stats["batch_invariant"] = float(strict)
-    stats["max_logit_difference"] = found.max_logit_difference
     return stats

@@ -73,6 +73,7 @@ class TargetWorker:
     def begin(self, *, now: float) -> Plan | Wait | None:
         """Decide what to verify and start it."""
         self._send(self.session.admit(now=now))
+        self._forget_closed()  # before a new request of an old name is guessed for
         if self.local is not None:
             self._guess_locally(self.local)
         plan = self.session.select(now=now)
@@ -102,7 +103,6 @@ class TargetWorker:
         if self.recorder is not None:
             self.recorder.ticked(now=now)
         self._send(self.session.tick(now=now))
-        self._forget_closed()
 
     def _guess_locally(self, drafter: Drafter) -> None:
         settings = self.session.settings

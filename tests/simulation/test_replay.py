@@ -137,6 +137,20 @@ def test_any_altered_event_is_noticed(change: str) -> None:
         replay_scenario(scenario, {**records, machine: alter(list(records[machine]))})
 
 
+@pytest.mark.parametrize(
+    ("machine", "begun", "done"), [("drafter0", "drafted", "expanded"), (LEADER, "selected", "applied")]
+)
+def test_a_step_that_never_began_is_noticed_where_it_ends(machine: str, begun: str, done: str) -> None:
+    """Nothing of an older step is done again: the tree has moved on, and its nodes may mean others now."""
+    scenario = Scenario(num_tokens=80, record=True)
+    _, records = recorded(scenario)
+    events = records[machine]
+    for at in [i for i, event in enumerate(events) if event[0] == begun][5:60:9]:
+        end = next(i for i in range(at, len(events)) if events[i][0] == done) - 1
+        with pytest.raises(ReplayError, match=rf"{machine}, event {end} .*recorded \[\"{done}\".*replayed \[\]"):
+            replay_scenario(scenario, {**records, machine: [*events[:at], *events[at + 1 :]]})
+
+
 def test_the_order_of_inputs_is_what_matters() -> None:
     """A proposal consumed after a selection instead of before it gives another selection, somewhere."""
     scenario = Scenario(num_tokens=80, record=True, speculation=Speculation(num_leaves=1, num_children=1))

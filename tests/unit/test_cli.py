@@ -16,7 +16,7 @@ import pytest
 
 from dist_spec import __version__, cli
 from dist_spec.commands.options import option_overrides
-from dist_spec.commands.prompts import read_prompts
+from dist_spec.commands.prompts import MAX_PROMPT_BYTES, read_prompts
 from dist_spec.config import load_config
 from dist_spec.errors import RequestError, WorkerError
 
@@ -85,6 +85,10 @@ def test_help_is_there(dist_spec: Run, command: list[str]) -> None:
             "--prompt-file",
         ),
         (["generate", "-", "-", "--target", TINY], "standard input (-) is asked for twice", "fix:"),
+        (["generate", "\udcff", "--target", TINY], "is not text in UTF-8", "convert it first"),
+        (["generate", "hi", "--target", "x" * 5000], "cannot be read", "check the path"),
+        (["generate", "hi", "--target", "~nobody_of_that_name/x"], "cannot be read", "check the path"),
+        (["generate", "hi", "--target", TINY, "--json", "/nowhere/x"], "--json: /nowhere/x cannot be written", "fix:"),
     ],
 )
 def test_bad_input_ends_in_place_fix_and_code_2(dist_spec: Run, arguments: list[str], named: str, fix: str) -> None:
@@ -137,6 +141,11 @@ def test_draft_says_which_drafters_there_are(dist_spec: Run, config: Path) -> No
     assert (outcome.code, "no drafter is called 'other'" in outcome.err) == (2, True)
     outcome = dist_spec("draft", config, "--connect", "nowhere")
     assert (outcome.code, "'nowhere' is no address" in outcome.err) == (2, True)
+    inside = ("--set", "drafters=[{kind: ngram}, {kind: ngram, name: inside, placement: leader}]")
+    outcome = dist_spec("draft", config, "--connect", "tcp://127.0.0.1:1", "--name", "inside", *inside)
+    assert (outcome.code, "runs inside the target" in outcome.err, "ngram0" in outcome.err) == (2, True, True)
+    outcome = dist_spec("draft", config, "--connect", "tcp://127.0.0.1:1", "--set", "drafters=[]")
+    assert (outcome.code, "no drafter there has a process" in outcome.err) == (2, True)
 
 
 def test_plan_hands_on_what_it_was_given(dist_spec: Run, config: Path) -> None:
@@ -149,6 +158,18 @@ def test_plan_hands_on_what_it_was_given(dist_spec: Run, config: Path) -> None:
     assert drafter["argv"][3:] == ["draft", str(config), "--name", "ngram0", "--connect", address, "--set", setting]
     assert target["argv"][0] == sys.executable
     assert set(target["cores"]) <= os.sched_getaffinity(0)
+
+
+def test_plan_gives_addresses_that_work(dist_spec: Run, config: Path) -> None:
+    outcome = dist_spec("plan", config, "--bind", "nonsense")
+    assert (outcome.code, "'nonsense' is no address" in outcome.err) == (2, True)
+    target, drafter = json.loads(dist_spec("plan", config, "--bind", "tcp://127.0.0.1:0", "--output", "json").out)
+    assert target["argv"][-1] == drafter["argv"][-1] != "tcp://127.0.0.1:0"
+    with socket.socket() as taken:  # a plan may be made while what it plans is running, or for another host
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        bind = f"transport.bind=tcp://127.0.0.1:{taken.getsockname()[1]}"
+        assert dist_spec("plan", config, "--set", bind).code == 0
 
 
 def test_plan_as_shell_lines_and_as_a_table(dist_spec: Run, config: Path) -> None:
@@ -205,6 +226,10 @@ def test_prompts_come_from_arguments_files_and_standard_input(tmp_path: Path) ->
     assert read_prompts(["one", "-"], files=[file], stdin=io.StringIO("two\n")) == ["one", "two", "from a file"]
     assert read_prompts([], files=[Path("-")], stdin=io.StringIO("in")) == ["in"]
     assert read_prompts([""], files=[], stdin=io.StringIO()) == [""]
+    with pytest.raises(RequestError, match="standard input is not text in UTF-8"):
+        read_prompts(["-"], files=[], stdin=io.StringIO("\udcff"))
+    with pytest.raises(RequestError, match="too large"):
+        read_prompts(["-"], files=[], stdin=io.StringIO("x" * (MAX_PROMPT_BYTES + 1)))
     file.write_bytes(b"\xff\xff")
     with pytest.raises(RequestError, match="not text in UTF-8"):
         read_prompts([], files=[file], stdin=io.StringIO())

@@ -106,7 +106,12 @@ HELLOS = st.builds(
     step_s=SECONDS,
 )
 CLOSES = st.builds(
-    Close, request=REQUESTS, generation=COUNTS, reason=NAMES, stats=st.dictionaries(NAMES, st.floats(allow_nan=False))
+    Close,
+    request=REQUESTS,
+    generation=COUNTS,
+    reason=NAMES,
+    stats=st.dictionaries(NAMES, st.floats(allow_nan=False)),
+    length=LENGTHS,
 )
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     HELLOS,

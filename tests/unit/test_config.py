@@ -196,6 +196,8 @@ def test_options_and_sets_win_over_the_file_in_this_order(tmp_path: Path) -> Non
         ("budget", "not of the form place=value"),
         ("a..b=1", "not of the form place=value"),
         ("speculation.budget=[", "not YAML"),
+        ("sampling.stop=2020-13-45", "not YAML"),
+        ("sampling.stop=" + "[" * 5000, "not YAML"),
         ("drafters.7.kind=ngram", "'7' is no item of the list"),
         ("drafters.x.kind=ngram", "'x' is no item of the list"),
         ("target.model.x=1", "what stands before 'x' has no keys"),
@@ -218,6 +220,8 @@ def test_bad_sets_are_refused(text: str, message: str) -> None:
         (b"target: !!python/object:os.system {}", "not valid YAML"),
         (b"", "target: missing"),
         (b"a: " + b"[" * 5000, "not valid YAML"),
+        (b"a: 2020-13-45", "not valid YAML"),
+        (b"a: " + b"9" * 5000, "not valid YAML"),
     ],
 )
 def test_unreadable_files_are_refused(content: bytes, message: str, tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from dist_spec.core.draft_session import DraftSession
-from dist_spec.core.messages import Bye, Close, Commit, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import MAX_NODES, Bye, Close, Commit, Message, Need, Open, Ping, Propose
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.settings import Speculation
 from dist_spec.core.types import Expansion, Sampling
+from dist_spec.transports.codec import decode, encode
 from tests.unit.session_cases import DraftEnd, ints, text_of
 
 TEXT = text_of(3)
@@ -284,3 +285,29 @@ def test_steps_held_back_make_one_message_with_the_same_nodes() -> None:
     assert at_once.drafts["r", 0].tree.token == together.drafts["r", 0].tree.token
     assert isinstance(one[0], Propose)
     assert len(one[0].tokens) == together.drafts["r", 0].tree.size()
+
+
+def test_guesses_with_senseless_scores_make_a_message_all_the_same() -> None:
+    """A drafter whose logits overflow goes on, and so does everything else."""
+    session = push()
+    receive(session, opening())
+    batch = session.next_batch()
+    assert batch is not None
+    scores = np.array([np.nan, -np.inf], np.float32)
+    [proposal] = session.expanded(batch, [[Expansion(tokens=ints([1, 2]), parents=ints([-1, -1]), scores=scores)]])
+    sent = decode(encode(proposal))
+    assert isinstance(sent, Propose)
+    assert sent.tokens.tolist() == [1, 2]
+
+
+def test_more_guesses_than_a_message_holds() -> None:
+    session = push(max_nodes=8192)
+    receive(session, opening())
+    batch = session.next_batch()
+    assert batch is not None
+    count = MAX_NODES + 100
+    chain = Expansion(tokens=ints(range(count)), parents=ints(range(-1, count - 1)), scores=np.zeros(count, np.float32))
+    [proposal] = session.expanded(batch, [[chain]])
+    sent = decode(encode(proposal))
+    assert isinstance(sent, Propose)
+    assert sent.tokens.tolist() == list(range(MAX_NODES))

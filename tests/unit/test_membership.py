@@ -56,3 +56,14 @@ def test_strangers() -> None:
     assert found.leave("x") is None
     assert found.leave("d") is not None
     assert found.drafters() == []
+
+
+def test_peers_silent_for_very_long_are_forgotten_and_asked_to_greet() -> None:
+    found = members()
+    found.silenced(now=10.0)
+    found.forget(now=299.0)
+    assert set(found.members) == {"d", "f"}
+    found.heard("f", now=299.0)
+    found.forget(now=301.0)
+    assert set(found.members) == {"f"}
+    assert not found.heard("d", now=302.0)

@@ -41,7 +41,8 @@ def test_a_random_model_is_the_same_in_every_process():
 @pytest.mark.parametrize(
     ("spec", "match"),
     [("lama", "family"), ("llama?sead=1", "sead"), ("llama?seed=x", "whole number"), ("llama?vocab=8", "below 259"),
-     ("llama?heads=3", "random model"), ("llama?window=4", "no sliding window")],
+     ("llama?heads=3", "random model"), ("llama?layers=0", "layers=0"), ("llama?head_dim=7", "random model"),
+     ("llama?window=4", "no sliding window")],
 )  # fmt: skip
 def test_a_wrong_random_id_names_the_fault(spec, match):
     with pytest.raises(ModelError, match=match):
@@ -98,6 +99,7 @@ def test_architectures_without_the_attention_interface_are_refused(family):
         ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "dynamic"),
         ({"kv_lora_rank": 4}, "latent attention"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings"),
     ],
 )
 def test_states_and_rotations_that_a_batch_would_mix_up_are_refused(changes, match):
@@ -129,10 +131,39 @@ def test_a_broken_folder_is_a_clear_error(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot read"):
         load_model(str(tmp_path), dtype="float32", device="cpu")
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match="holds no settings"):
+        load_model(str(tmp_path), dtype="float32", device="cpu")
     saved(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"junk")
     with pytest.raises(ModelError, match="cannot load"):
         load_model(str(tmp_path), dtype="float32", device="cpu")
+
+
+def test_pickled_weights_are_not_read(tmp_path):
+    weights = saved(tmp_path) / "model.safetensors"
+    weights.unlink()
+    torch.save(build_random("llama").state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="cannot load"):
+        load_model(str(tmp_path), dtype="float32", device="cpu")
+
+
+@pytest.mark.parametrize("model", ["x" * 5000, "~nobody_of_that_name/model"])
+def test_paths_that_the_system_refuses_are_clear_errors(model):
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_model(model, dtype="float32", device="cpu")
+
+
+def test_a_cache_that_cannot_be_written_is_a_clear_error(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"x")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / f"{_name_in_cache(tmp_path / 'a.gguf')}.lock").mkdir()  # where the lock would be written
+    with pytest.raises(ModelError, match="cannot be read"):
+        source.resolve(str(tmp_path / "a.gguf"), cache_dir=tmp_path / "cache")
+
+
+def _name_in_cache(file: Path) -> str:
+    return f"{file.stem}-{file.stat().st_size}-{int(file.stat().st_mtime)}"
 
 
 def test_devices_and_dtypes_are_checked():

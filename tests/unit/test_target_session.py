@@ -596,6 +596,19 @@ def test_pull_goes_on_after_the_deadline_and_does_not_wait_again_until_it_hears(
     assert kinds(out, Commit, "d")[0].ask
 
 
+def test_nobody_is_asked_where_only_the_targets_own_token_is_left() -> None:
+    made = leader(PULL)
+    made.hello("d")
+    made.open(max_tokens=3)
+    _, out = made.step()
+    assert [commit.ask for commit in kinds(out, Commit, "d")] == [True]
+    answer(made, [])
+    _, out = made.step()
+    assert [commit.ask for commit in kinds(out, Commit, "d")] == [False]
+    made.step()
+    assert made.closed["r"] == "length"
+
+
 def test_a_drafter_that_goes_is_not_waited_for() -> None:
     for leave in (lambda made: made.send("d", Bye()), lambda made: made.session.lost("d", now=made.now)):
         made = attached(PULL)

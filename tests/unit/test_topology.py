@@ -44,7 +44,7 @@ def test_target_comes_first_and_only_drafters_are_restarted() -> None:
         (configured(NGRAM), [3], {"target": (3,), "ngram0": (3,)}),
         (configured(NGRAM, MODEL), [0, 1], {"target": (0,), "ngram0": (1,), "model1": (1,)}),
         (configured(NGRAM, MODEL), [0, 1, 2, 3], {"target": (0,), "ngram0": (1, 3), "model1": (2,)}),
-        (configured(), [0, 1], {"target": (0, 1)}),
+        (configured(), [0, 1], {"target": (0,)}),
         (configured({**MODEL, "cores": [0]}), [0, 1], {"target": (1,), "model0": (0,)}),
         (configured(NGRAM, cores=[1]), [0, 1], {"target": (1,), "ngram0": (0,)}),
         (configured(NGRAM, cores=[0, 1]), [0, 1], {"target": (0, 1), "ngram0": (0, 1)}),
@@ -85,6 +85,22 @@ def test_a_port_in_use_is_refused() -> None:
         with pytest.raises(TransportError, match="cannot listen") as caught:
             listen_address(address)
     assert "choose another port" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("listening", "connecting"),
+    [
+        ("tcp://*:5", "tcp://127.0.0.1:5"),
+        ("tcp://0.0.0.0:5", "tcp://127.0.0.1:5"),
+        ("tcp://[::]:5", "tcp://[::1]:5"),
+        ("tcp://10.0.0.1:5", "tcp://10.0.0.1:5"),
+        ("tcp://[::1]:5", "tcp://[::1]:5"),
+    ],
+)
+def test_drafters_connect_to_an_address_that_can_be_reached(listening: str, connecting: str) -> None:
+    specs = plan_processes(configured(NGRAM), config_path="c", address=listening, available=[0, 1])
+    assert specs[0].argv[-1] == listening
+    assert specs[1].argv[-1] == connecting
 
 
 @pytest.mark.parametrize("text", ["", "tcp://", "127.0.0.1:5", "tcp://h", "tcp://h:x", "tcp://h:99999", "ipc://x:1"])

@@ -207,3 +207,14 @@ def test_the_best_chain_follows_the_best_child() -> None:
     assert [tree.token[node] for node in tree.best_chain(9)] == [2, 3, 4]
     assert [tree.token[node] for node in tree.best_chain(2)] == [2, 3]
     assert tree.best_chain(0) == []
+
+
+def test_scores_that_are_no_numbers_or_infinite_stay_finite_and_come_last() -> None:
+    tree = DraftTree(5)
+    scores = np.array([np.nan, -np.inf, -0.5, np.inf, -1e30], np.float32)
+    tree.graft(tree.root, np.arange(1, 6, dtype=np.int32), np.array([-1, -1, -1, -1, 0], np.int32), scores)
+    tree.graft_late([], np.array([1, 6], np.int32), np.array([-1, 0], np.int32), np.array([0, np.nan], np.float32))
+    assert [tree.token[child] for child in tree.children[tree.root]] == [4, 3, 1, 2]
+    _, _, exported = tree.export(tree.nodes())
+    assert np.isfinite(exported).all()
+    assert exported.tolist()[:5] == [-65504.0, -65504.0, -0.5, 0.0, -65504.0]

@@ -1,0 +1,86 @@
+"""Steps and settings of the processes that need neither a model nor a socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dist_spec.config import Config
+from dist_spec.core.messages import Open
+from dist_spec.core.plan import Plan
+from dist_spec.core.types import Sampling
+from dist_spec.drafters.ngram import NgramDrafter
+from dist_spec.errors import ProtocolError, WorkerError
+from dist_spec.models.invariance import Probe
+from dist_spec.sim.devices import ScriptedTarget
+from dist_spec.telemetry.timeline import Timeline
+from dist_spec.transports.codec import decode, encode
+from dist_spec.transports.inproc import InprocHub
+from dist_spec.transports.ledger import Ledger
+from dist_spec.workers import draft_app
+from dist_spec.workers.report import run_stats
+from dist_spec.workers.settings import speculation_of
+from dist_spec.workers.target import TargetWorker
+from tests.unit.session_cases import Leader, ints, target_session, text_of
+
+
+def test_a_name_used_again_at_once_is_another_request_to_the_local_drafter() -> None:
+    texts = [[1, 2, 3, 4] * 30, [2, 4, 1, 3] * 15]
+    current = texts[0]
+    worker = TargetWorker(
+        target_session(),
+        backend=ScriptedTarget(lambda key: current),
+        transport=InprocHub().leader(),
+        local=NgramDrafter(),
+    )
+    for current, prompt in zip(texts, (60, 9), strict=True):
+        message = Open(
+            request="r", generation=0, prompt=ints(current[:prompt]), sampling=Sampling(max_tokens=20, ignore_eos=True)
+        )
+        assert worker.open(message, now=0.0) == []
+        steps = 0
+        while isinstance(plan := worker.begin(now=0.0), Plan):
+            worker.finish(plan, now=0.0)
+            steps += 1
+        assert steps < 20  # guesses were right
+
+
+def test_figures_that_matter_get_through_however_many_links_there_are() -> None:
+    leader = Leader({"r": text_of(1)})
+    leader.hello("f", role="frontend")
+    ledger = Ledger()
+    for number in range(60):
+        for kind in ("open", "commit", "close", "ping", "hello", "need", "bye", "propose", "malformed"):
+            ledger.count(kind, peer=f"f{number}", direction="in", num_bytes=1)
+    found = Probe(bit_equal=True, max_logit_difference=0.5, checked_rows=1)
+    timeline = Timeline(lambda: 0.0, per_step=())
+    leader.session.run_stats = lambda: run_stats(leader.session, timeline, ledger, found, strict=True)
+    leader.open(peer="f", max_tokens=1)
+    _, out = leader.step()
+    close = decode(encode(out[-1][1]))
+    assert len(close.stats) == 1024  # type: ignore[union-attr]
+    for name in ("batch_invariant", "max_logit_difference", "committed", "session_committed"):
+        assert name in close.stats, name  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("drafters", "depth"), [([8], 24), ([8, 12], 36), ([], 16)])
+def test_the_leader_reckons_with_the_deepest_tree_of_any_drafter(drafters: list[int], depth: int) -> None:
+    entries = [{"kind": "ngram", "num_draft_tokens": number} for number in drafters]
+    config = Config.model_validate({"target": {"model": "m"}, "drafters": entries})
+    assert speculation_of(config).num_draft_tokens == depth
+    for entry in config.drafters:
+        assert speculation_of(config, entry).num_draft_tokens <= depth
+
+
+def test_a_drafter_that_fails_while_drafting_is_no_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2 would end the whole deployment; law 2: a broken drafter is plain decoding."""
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ProtocolError("tokens: a token id lies outside", fix="mend it")
+
+    monkeypatch.setattr(draft_app, "run_draft_loop", fail)
+    config = Config.model_validate({"target": {"model": "m"}, "drafters": [{"kind": "ngram", "name": "n"}]})
+    with pytest.raises(WorkerError, match="drafter n: tokens") as caught:
+        draft_app.run_draft(config, name="n", connect=f"ipc://{tmp_path}/none", stopping=lambda: False)
+    assert (caught.value.exit_code, caught.value.fix) == (1, "mend it")
