@@ -17,7 +17,7 @@ class Member:
     Attributes:
         heard_s, pinged_s: when a message last came from it, and when it was last pinged.
         silent: nothing was heard for too long; it gets nothing until it speaks again, then everything anew.
-        late: it missed the deadline of an answer; it is not asked again until it speaks.
+        late: it missed the deadline of an answer; it is not waited for again until it speaks.
         proposals, useful_nodes, garbage, busy_s: what it contributed and how long it drafted, for the report.
     """
 

@@ -324,7 +324,7 @@ class TargetSession:
         self.counts.row(row, num_accepted=num_accepted, num_kept=len(kept))
         finished = bool(sequence.finish_reason)
         live.tree.advance(kept)
-        self.waiting.ask(live, asks=not finished and live.depth_cap() > 0, now=now)
+        asked = self.waiting.ask(live, asks=not finished and live.depth_cap() > 0, now=now)
         commit = Commit(
             request=sequence.request,
             generation=sequence.generation,
@@ -335,7 +335,8 @@ class TargetSession:
         )
         out: list[Outgoing] = []
         if not finished:
-            out += [(peer, replace(commit, ask=peer in live.asked)) for peer in self.membership.drafters()]
+            told = live.tell_twice(commit)
+            out += [(peer, replace(told, ask=peer in asked)) for peer in self.membership.drafters()]
         if live.owner in self.membership.members:
             known = verdict.margin == verdict.margin  # not NaN: the target reports margins
             margins = np.full(len(kept) if known else 0, verdict.margin, np.float32)

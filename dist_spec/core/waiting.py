@@ -23,22 +23,26 @@ class Waiting:
         self.price = price
         self.miss_wait = MissWait(max_wait_s=settings.max_wait_s)
 
-    def ask(self, live: Live, *, asks: bool, now: float) -> None:
-        """Decide whether drafters must answer this commit, and how long the next step may wait for them."""
+    def ask(self, live: Live, *, asks: bool, now: float) -> frozenset[str]:
+        """Decide which drafters must answer this commit, and how long the next step may wait for them.
+
+        A drafter that was late is asked like the others under `pull`, but not waited for until it answers.
+        """
         live.asked.clear()
         live.waited = False
         if not asks or not self.settings.asks or self.settings.budget <= 0:
-            return
+            return frozenset()
         if self.settings.delivery == "pull":
             bound_s = self.settings.pull_timeout_s
         elif live.tree.is_empty():
             bound_s = self.miss_wait.bound_s(self.price.tokens_per_s)
         else:
-            return
+            return frozenset()
         if bound_s > 0:
             live.asked.update(self.membership.answering())
             live.waited = self.settings.delivery == "push" and bool(live.asked)
             live.asked_s, live.wait_until_s = now, now + bound_s
+        return frozenset(self.membership.drafters() if self.settings.delivery == "pull" else live.asked)
 
     def answered(self, live: Live, peer: str, *, now: float) -> None:
         """A proposal for the present head came from `peer`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -62,8 +64,10 @@ def test_what_was_drafted_is_verified_and_what_is_right_accepted() -> None:
     plan, out = made.step()
     assert plan.num_nodes == 4
     [commit] = kinds(out, Commit, "d")
-    assert commit.tokens.tolist() == TEXT[at : at + 4]
-    assert (commit.base_length, commit.base_digest, commit.num_accepted) == (at, Prefix(TEXT[:at]).digest, 3)
+    assert commit.tokens.tolist() == TEXT[at - 1 : at + 4]
+    before = commit.base_length  # the commit before this one is told again with it
+    assert before == at - 1
+    assert (commit.base_digest, commit.num_accepted) == (Prefix(TEXT[:before]).digest, 3)
     counts = made.session.counts
     assert (counts.drafted, counts.verified, counts.accepted, counts.ready_rows) == (4, 4, 3, 1)
     assert counts.depths == {0: [1, 1], 4: [1, 4]}
@@ -77,7 +81,17 @@ def test_a_branch_is_followed() -> None:
     wrong = (TEXT[at] + 1) % VOCAB
     made.send("d", tree_below(TEXT, at, [wrong, wrong, TEXT[at], TEXT[at + 1]], [-1, 0, -1, 2]))
     _, out = made.step()
-    assert kinds(out, Commit, "d")[0].tokens.tolist() == TEXT[at : at + 3]
+    assert kinds(out, Commit, "d")[0].tokens.tolist() == TEXT[at - 1 : at + 3]
+
+
+def test_a_lost_commit_needs_no_question() -> None:
+    """Drafters are told every commit twice: the next message makes up for one that was lost."""
+    made = attached()
+    told = [kinds(made.step()[1], Commit, "d")[0] for _ in range(3)]
+    for earlier, later in itertools.pairwise(told):
+        end = earlier.base_length + len(earlier.tokens)
+        assert later.base_length < end < later.base_length + len(later.tokens)
+    assert len(told[-1].tokens) == 2
 
 
 def test_the_frontend_hears_of_everything_and_drafters_of_what_they_need() -> None:
@@ -589,11 +603,13 @@ def test_pull_goes_on_after_the_deadline_and_does_not_wait_again_until_it_hears(
     plan, _ = made.begin()
     assert isinstance(plan, Plan)
     out = made.finish(plan)
-    assert not kinds(out, Commit, "d")[0].ask
+    # It is asked again, as its answer would end its lateness, but nobody waits for it.
+    assert kinds(out, Commit, "d")[0].ask
     assert isinstance(made.begin()[0], Plan)
     made.send("d", Ping())
     _, out = made.step()
     assert kinds(out, Commit, "d")[0].ask
+    assert isinstance(made.begin()[0], Wait)
 
 
 def test_nobody_is_asked_where_only_the_targets_own_token_is_left() -> None:
