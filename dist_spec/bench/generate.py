@@ -21,7 +21,7 @@ from dist_spec.bench.run import Job, RunResult, run_jobs
 from dist_spec.bench.show import TextPrinter, show_comparison, show_peers, show_stats
 from dist_spec.config import Config, ModelDrafterConfig
 from dist_spec.core.types import Sampling
-from dist_spec.errors import ConfigError, RequestError, UnsupportedError
+from dist_spec.errors import ConfigError, RequestError, UnsupportedError, WorkerError
 from dist_spec.models.source import resolve
 from dist_spec.models.tokenizer import Tokenizer, load_tokenizer
 from dist_spec.topology import TARGET, assign_cores, available_cores
@@ -48,7 +48,8 @@ def generate(
     Raises:
         RequestError: a prompt is empty or cannot be served.
         ConfigError: a file to be written has no place to go.
-        UnsupportedError, ModelError, WorkerError, TransportError: see their texts.
+        WorkerError: also when the texts of a comparison differ (after everything was shown and written).
+        UnsupportedError, ModelError, TransportError: see their texts.
     """
     console = Console(stderr=True)
     temperatures = (config.sampling.temperature,) if prompts else DEMO_TEMPERATURES
@@ -90,6 +91,8 @@ def generate(
                 show_peers(console, report)
     if json_file is not None:
         json_file.write_text(json.dumps(reports[0] if len(reports) == 1 else {"runs": reports}, indent=2) + "\n")
+    if any(report["equal"] is False for report in reports):
+        raise WorkerError("the text with drafting is not that of plain decoding", fix="this is a bug: please report it")
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, *, chat: bool) -> list[int]:

@@ -56,6 +56,7 @@ class ModelDrafter:
     ) -> None:
         self._vocab = min(loaded.vocab_size, target_vocab or loaded.vocab_size)
         self.max_context = min(loaded.max_positions, max_context or 4096)
+        self._embedded = loaded.vocab_size
         self._chunk = prefill_chunk
         size = Region.size(tree_slots=tree_slots, max_context=self.max_context)
         self._packed = PackedModel(
@@ -72,6 +73,8 @@ class ModelDrafter:
         in_use: set[RequestKey] = {row.key for row in rows}
         for row in rows:
             region = self._region(row, in_use) if 0 < len(row.history) <= self.max_context else None
+            if region is not None and max(row.history[region.fed :], default=0) >= self._embedded:
+                region = None  # the target's padding reaches beyond ours: an id that this model cannot read
             feeds.append(None if region is None else self._caught_up(row, region))
         logits = self._forward([feed for feed in feeds if feed is not None])
         answers: list[list[Expansion]] = []

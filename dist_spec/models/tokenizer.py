@@ -9,12 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dist_spec.core.vocabulary import HASH_BYTES, IDS_PER_HASH
 from dist_spec.errors import ModelError
 from dist_spec.models.random_models import BOS_ID, EOS_ID, byte_tokenizer
 from dist_spec.models.source import Progress, resolve
-
-IDS_PER_HASH = 64
-HASH_BYTES = 4
 
 _RANDOM_CHAT = (
     "{% for message in messages %}<bos>{{ message['role'] }}\n{{ message['content'] }}<eos>\n{% endfor %}"

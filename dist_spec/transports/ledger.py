@@ -1,8 +1,7 @@
 """The transfer ledger: what went over each link, and what waiting for it cost; it sends nothing and reads no clock.
 
-One row per (peer, direction, kind). Times are told by whoever knows them: `local_s` by the transport (encoding,
-checking and handing over, in this process), `wire_s` by an emulated link, `hidden_s` and `exposed_s` by the worker: a
-transfer that ended while a verification ran is hidden, one that the worker sat and waited for is exposed.
+One row per (peer, direction, kind). Times are told by whoever knows them: `local_s` by the transport (encoding, checking
+and handing over, in this process), `exposed_s` by the worker that sat and waited.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ class LedgerRow:
         num_bytes: sum of their frame lengths, without the transport's own framing.
         drops: queued but never handed over (high-water mark, unknown or vanished peer), or received and malformed.
         local_s: this process's time spent on them.
-        wire_s: time under way, where the link is emulated and so knows it; else 0.
-        hidden_s: time of transfers that ran behind a verification.
-        exposed_s: time spent waiting for them on the critical path.
+        exposed_s: time the worker stood still for them on the critical path.
     """
 
     peer: str
@@ -41,8 +38,6 @@ class LedgerRow:
     num_bytes: int = 0
     drops: int = 0
     local_s: float = 0.0
-    wire_s: float = 0.0
-    hidden_s: float = 0.0
     exposed_s: float = 0.0
 
     def add(self, other: LedgerRow) -> None:
@@ -70,15 +65,12 @@ class Ledger:
             row = self._rows[peer, direction, kind] = LedgerRow(peer=peer, direction=direction, kind=kind)
         return row
 
-    def count(
-        self, kind: str, *, peer: str, direction: Direction, num_bytes: int, local_s: float = 0.0, wire_s: float = 0.0
-    ) -> None:
+    def count(self, kind: str, *, peer: str, direction: Direction, num_bytes: int, local_s: float = 0.0) -> None:
         """One message crossed the border between this process and the link."""
         row = self._row(peer, direction, kind)
         row.messages += 1
         row.num_bytes += num_bytes
         row.local_s += local_s
-        row.wire_s += wire_s
 
     def dropped(self, kind: str, *, peer: str, direction: Direction = "out", count: int = 1) -> None:
         """Messages that were given up."""
@@ -86,21 +78,7 @@ class Ledger:
 
     def waited(self, kind: str, seconds: float, *, peer: str = ANY_PEER) -> None:
         """The worker stood still for `seconds` until a message of this kind came (or until it gave up)."""
-        self.attribute(kind, exposed_s=seconds, peer=peer)
-
-    def attribute(
-        self,
-        kind: str,
-        *,
-        hidden_s: float = 0.0,
-        exposed_s: float = 0.0,
-        peer: str = ANY_PEER,
-        direction: Direction = "in",
-    ) -> None:
-        """Say how much time of a kind's transfers lay behind a verification and how much on the critical path."""
-        row = self._row(peer, direction, kind)
-        row.hidden_s += hidden_s
-        row.exposed_s += exposed_s
+        self._row(peer, "in", kind).exposed_s += seconds
 
     def rows(self) -> list[LedgerRow]:
         """One row per (peer, direction, kind), sorted; live objects, for reading."""

@@ -37,6 +37,8 @@ def _pause(worker: TargetWorker, plan: Wait | None, *, timeline: Timeline) -> No
     now = timeline.enter("idle" if plan is None else f"wait_{plan.cause}")
     timeout_s = _IDLE_S if plan is None else max(0.0, min(plan.until_s - now, _IDLE_S))
     worker.receive(clock=monotonic, timeout_s=timeout_s)
+    if plan is not None:
+        worker.transport.ledger.waited("propose", timeline.enter("receive") - now)
 
 
 def run_draft_loop(

@@ -43,4 +43,6 @@ def run_stats(
     for row in ledger.rows():
         stats[f"link_{row.peer}_{row.direction}_{row.kind}_messages"] = row.messages
         stats[f"link_{row.peer}_{row.direction}_{row.kind}_bytes"] = row.num_bytes
+        if row.exposed_s > 0:
+            stats[f"link_{row.peer}_{row.direction}_{row.kind}_exposed_s"] = row.exposed_s
     return stats

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Literal, Self
 
-from dist_spec.errors import WorkerError
+from dist_spec.errors import BadInputError, WorkerError
 from dist_spec.topology import ProcessSpec, thread_env
 
 __all__ = ["ProcessEvent", "Supervisor", "install_signal_handlers"]
@@ -122,7 +122,8 @@ class Supervisor:
         log_dir: made if missing; `NAME.log` there takes a process's output (of this run only).
 
     Raises:
-        WorkerError: a name is unusable or taken twice, or `log_dir` cannot be written.
+        WorkerError: a name is unusable or taken twice.
+        BadInputError: `log_dir` cannot be written.
     """
 
     def __init__(self, specs: Sequence[ProcessSpec], *, log_dir: Path | str) -> None:
@@ -140,8 +141,8 @@ class Supervisor:
             for child in self._children.values():
                 child.log_path.write_bytes(b"")
         except OSError as error:
-            raise WorkerError(
-                f"cannot write logs to {log_dir}: {error.strerror}", fix="set telemetry.log_dir"
+            raise BadInputError(
+                f"cannot write logs to {log_dir}: {error.strerror}", fix="set telemetry.log_dir to a folder of yours"
             ) from error
 
     def start(self, now: float | None = None) -> None:

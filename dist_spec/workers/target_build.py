@@ -16,6 +16,7 @@ from dist_spec.core.settings import Speculation
 from dist_spec.core.target_session import TargetSession
 from dist_spec.drafters.base import Drafter
 from dist_spec.drafters.build import build_drafter
+from dist_spec.errors import ModelError
 from dist_spec.models.invariance import Probe, check_against_stock, probe
 from dist_spec.models.loading import LoadedModel, load_model
 from dist_spec.models.runner import ModelRunner
@@ -61,6 +62,11 @@ def load_target(config: Config, *, log: logging.Logger) -> LoadedTarget:
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
     settings = speculation_of(config)
+    if target.max_model_len is not None and target.max_model_len > loaded.max_positions:
+        raise ModelError(
+            f"target.max_model_len {target.max_model_len}: {target.model} has {loaded.max_positions} positions",
+            fix=f"set target.max_model_len to {loaded.max_positions} or less",
+        )
     max_model_len = min(target.max_model_len or DEFAULT_MODEL_LEN, loaded.max_positions)
     scheduler = _scheduler(config, settings, max_model_len=max_model_len)
     runner = ModelRunner(

@@ -12,7 +12,7 @@ from dist_spec.transports.packet import Packet
 def filled() -> Ledger:
     ledger = Ledger()
     ledger.count("propose", peer="d1", direction="in", num_bytes=40, local_s=0.25)
-    ledger.count("propose", peer="d0", direction="in", num_bytes=50, local_s=0.5, wire_s=2.0)
+    ledger.count("propose", peer="d0", direction="in", num_bytes=50, local_s=0.5)
     ledger.count("propose", peer="d0", direction="in", num_bytes=60)
     ledger.count("commit", peer="d0", direction="out", num_bytes=30)
     ledger.dropped("commit", peer="d0", count=3)
@@ -26,7 +26,7 @@ def test_one_row_per_link_direction_and_kind() -> None:
         ("d0", "out", "commit"),
         ("d1", "in", "propose"),
     ]
-    assert (rows[0].messages, rows[0].num_bytes, rows[0].local_s, rows[0].wire_s) == (2, 110, 0.5, 2.0)
+    assert (rows[0].messages, rows[0].num_bytes, rows[0].local_s) == (2, 110, 0.5)
     assert (rows[1].messages, rows[1].num_bytes, rows[1].drops) == (1, 30, 3)
 
 
@@ -41,12 +41,12 @@ def test_waiting_is_exposed_and_the_rest_is_hidden() -> None:
     ledger = filled()
     ledger.waited("propose", 0.25)
     ledger.waited("propose", 0.5, peer="d0")
-    ledger.attribute("propose", hidden_s=4.0, exposed_s=1.0, peer="d1")
+    ledger.waited("propose", 1.0, peer="d1")
     by_peer = {row.peer: row for row in ledger.rows() if row.kind == "propose"}
     assert by_peer[ANY_PEER].exposed_s == 0.25
     assert by_peer["d0"].exposed_s == 0.5
     total = ledger.total("propose", direction="in")
-    assert (total.hidden_s, total.exposed_s) == (4.0, 1.75)
+    assert total.exposed_s == 1.75
     assert (total.messages, total.num_bytes) == (3, 150), "attributing time adds no message"
 
 

@@ -239,3 +239,24 @@ def test_sampled_guesses_are_ranked_with_the_targets_noise(temperature):
         assert (guess.scores <= 0).all()
     if temperature > 1:
         assert differs
+
+
+def test_an_id_beyond_its_embedding_gets_no_guesses_and_no_error() -> None:
+    """A target with a wider (padded) vocabulary may commit an id that this model cannot read."""
+    drafter = ModelDrafter(tiny("llama"), max_context=64)
+    history = [1, 2, 5000, 3]
+    tree = DraftTree(len(history), 3)
+    row = ExpandRow(
+        key=("r", 0),
+        history=history,
+        history_slots=[-1] * 4,
+        prompt_length=4,
+        generated_offset=0,
+        sampling=Sampling(),
+        tree=tree,
+        leaves=[tree.root],
+        width=2,
+    )
+    for _ in range(2):
+        [[guess]] = drafter.expand([row])
+        assert len(guess.tokens) == 0
