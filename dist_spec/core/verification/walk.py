@@ -36,9 +36,10 @@ def walk(
     node = NO_PARENT
     path: list[int] = []
     emitted: list[int] = []
+    host_row = _host_rows(logits)
     smallest = float("inf")
     while True:
-        token, margin = pick(_host_row(logits, node + 1), len(path))
+        token, margin = pick(host_row(node + 1), len(path))
         emitted.append(token)
         smallest = min(smallest, margin)
         child = child_of.get((node, token))
@@ -82,7 +83,9 @@ def _children(tokens: IntArray, parents: IntArray) -> dict[tuple[int, int], int]
     return children
 
 
-def _host_row(logits: torch.Tensor, row: int) -> FloatArray:
-    """One row as numpy float32; free when it is that already."""
-    host: FloatArray = logits[row].detach().float().cpu().numpy()
-    return host
+def _host_rows(logits: torch.Tensor) -> Callable[[int], FloatArray]:
+    """Row number -> that row as numpy float32; all are views when they are that already, else each is copied when read."""
+    if logits.device.type == "cpu" and str(logits.dtype) == "torch.float32":
+        rows: FloatArray = logits.detach().numpy()
+        return rows.__getitem__
+    return lambda row: logits[row].detach().float().cpu().numpy()
