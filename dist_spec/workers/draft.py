@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.draft_session import DraftBatch, DraftSession
-from dist_spec.core.messages import Message
+from dist_spec.core.messages import Bye, Message
 from dist_spec.drafters.base import Drafter, ExpandRow
 from dist_spec.errors import ProtocolError
 from dist_spec.transports.base import LEADER, Transport
@@ -82,6 +82,12 @@ class DraftWorker:
         self.attachment.busy_s = busy_s
         self._send(self.attachment.tick(now=now), now=now)
         self._send(self.session.tick(now=now), now=now)
+
+    def leave(self, *, now: float) -> None:
+        """Say goodbye; the leader need not find out by silence."""
+        self._send([Bye(reason="leaving")], now=now)
+        if self.recorder is not None:
+            self.recorder.left(now=now)
 
     def _send(self, messages: Sequence[Message], *, now: float) -> None:
         for message in messages:

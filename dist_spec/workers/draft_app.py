@@ -14,7 +14,7 @@ from dist_spec.drafters.build import BuiltDrafter, build_drafter
 from dist_spec.errors import DistSpecError, TokenizerMismatchError, TransportError, WorkerError
 from dist_spec.telemetry.log import setup_logging
 from dist_spec.telemetry.timeline import Timeline
-from dist_spec.transports.base import LEADER, Transport
+from dist_spec.transports.base import Transport
 from dist_spec.transports.zmq import ZmqPeer
 from dist_spec.workers.draft import DraftWorker
 from dist_spec.workers.loop import run_draft_loop
@@ -45,7 +45,7 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
     log.info("drafting for %s", connect)
     try:
         run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop, step_s=built.step_s)
-        worker.transport.send(LEADER, Bye(reason="leaving"))
+        worker.leave(now=monotonic())
     except DistSpecError as error:  # no longer bad input, which would end the target too: it is started again
         raise WorkerError(f"drafter {name}: {error.message}", fix=error.fix) from error
     finally:

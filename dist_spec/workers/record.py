@@ -180,6 +180,10 @@ class Recorder:
         """A draft step is over; `num_drafted` nodes were made so far; with `hold` they are published by `flushed`."""
         self.events.append(("expanded", now, num_drafted, hold))
 
+    def left(self, *, now: float) -> None:
+        """The drafter said goodbye."""
+        self.events.append(("left", now))
+
     def flushed(self, *, now: float) -> None:
         self.events.append(("flushed", now))
 

@@ -200,6 +200,8 @@ class _DraftActions:
                 # Only once: the tree may have moved on since, and an old batch names nodes that are no longer there.
                 batch, self._batch = self._batch, None
                 worker.finish(batch, now=now, hold=rest[1])
+            case "left":
+                worker.leave(now=now)
             case "flushed":
                 worker.flush(now=now)
             case "ticked":

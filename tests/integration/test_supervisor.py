@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dist_spec.errors import WorkerError
+from dist_spec.errors import BadInputError, WorkerError
 from dist_spec.topology import ProcessSpec
 from dist_spec.workers.supervisor import ProcessEvent, Supervisor
 
@@ -223,7 +223,7 @@ def test_names_that_cannot_be_files(tmp_path: Path, names: tuple[str, ...]) -> N
 
 def test_a_log_dir_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(WorkerError, match="cannot write logs"):
+    with pytest.raises(BadInputError, match="cannot write logs"):
         Supervisor([spec("d0", SLEEP)], log_dir=tmp_path / "file" / "logs")
 
 

@@ -254,6 +254,9 @@ def test_a_run_over_a_real_transport_with_a_frontend_replays() -> None:
             target.tick(now=now)
         if plan is not None:
             target.finish(plan, now=now + 0.002)
+    draft.leave(now=now)
+    target.receive(clock=lambda: now)
+    assert "drafter0" not in target.session.membership.members
     assert target.session.counts.accepted > 20
     assert target.session.counts.garbage > 0
     again = replay(
