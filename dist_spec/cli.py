@@ -84,7 +84,7 @@ def generate(
     )
     settings = load_config(config, sets=sets or (), overrides=overrides)
     texts = read_prompts(prompts or (), files=prompt_file or (), stdin=sys.stdin)
-    from dist_spec.commands.generate import run_generate
+    from dist_spec.bench.generate import generate as run_generate
 
     run_generate(
         settings,

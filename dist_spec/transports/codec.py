@@ -2,7 +2,7 @@
 
 Frame 0 is one msgpack array: [type tag, protocol version, fields by position]. Kinds that carry arrays have a second,
 raw frame (little end first): tokens as int32 and, for `Propose`, parents as int16 and scores as 16-bit floats. Never
-pickle. What `decode` would refuse, `encode` refuses too, so a bad message shows up where it was made.
+pickle. What `decode` would refuse, `encode` refuses too (but for `Commit`), so a bad message shows up where it was made.
 
 A `Hello` is read whatever its version (then by role and name only), so that the leader can refuse it by name.
 """
@@ -264,7 +264,8 @@ def encode(message: Message) -> list[Frame]:
         header: bytes = msgpack.packb((tag, version, *fields), use_bin_type=True)
         if len(header) > MAX_HEADER_BYTES:
             raise ProtocolError(f"the header has {len(header)} bytes; the limit is {MAX_HEADER_BYTES}")
-        _read(tag, version, fields, _NO_BODY if body is None else memoryview(body), f.MAX_VOCABULARY)
+        if not isinstance(message, Commit):  # made of what was checked on arrival, and sent between two verifications
+            _read(tag, version, fields, _NO_BODY if body is None else memoryview(body), f.MAX_VOCABULARY)
     except ProtocolError:
         raise
     except (ValueError, TypeError, OverflowError, KeyError) as error:
