@@ -230,10 +230,12 @@ def test_a_log_dir_that_cannot_be_made(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------- the supervising process itself ends
 
 SUPERVISING = """
-import sys, time
+import signal, sys, time
 from dist_spec.topology import ProcessSpec
 from dist_spec.workers.supervisor import Supervisor, install_signal_handlers
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored (nohup, &)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 install_signal_handlers()
 codes = {codes!r}
 specs = [ProcessSpec(name=name, argv=(sys.executable, "-S", "-c", code)) for name, code in codes.items()]
