@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 from rich.console import Console
@@ -19,12 +20,14 @@ from dist_spec.config import (
     NgramDrafterConfig,
     PluginDrafterConfig,
     ScriptedDrafterConfig,
+    SuffixDrafterConfig,
     TargetConfig,
 )
 from dist_spec.drafters.build import read_texts
 from dist_spec.drafters.draft_cache import TREE_SLOTS
 from dist_spec.errors import ConfigError, DistSpecError, ModelError, TokenizerMismatchError
 from dist_spec.topology import TARGET, assign_cores, available_cores, listen_address
+from dist_spec.workers.settings import speculation_of
 
 SMALL_PROCESS_BYTES = 100 << 20
 """A drafter's process without a model."""
@@ -87,7 +90,7 @@ def check_all(config: Config, *, source: str, progress: Callable[[str], None] | 
 
 
 def _check_small_drafter(
-    report: Report, drafter: NgramDrafterConfig | ScriptedDrafterConfig | PluginDrafterConfig
+    report: Report, drafter: NgramDrafterConfig | SuffixDrafterConfig | ScriptedDrafterConfig | PluginDrafterConfig
 ) -> None:
     match drafter:
         case ScriptedDrafterConfig():
@@ -96,6 +99,11 @@ def _check_small_drafter(
         case PluginDrafterConfig():
             with report.checking(f"{drafter.name}: plugin", found=lambda: drafter.target):
                 _check_plugin(drafter)
+        case SuffixDrafterConfig():
+            with report.checking(f"{drafter.name}: corpus", found=lambda: f"{len(drafter.corpus)} files"):
+                for file in drafter.corpus:
+                    if not Path(file).is_file():
+                        raise ConfigError(f"corpus file {file} does not exist", fix="correct or remove it")
         case NgramDrafterConfig():
             report.lines.append((drafter.name, "ok", "needs no model"))
     if drafter.placement == "process":
@@ -122,7 +130,7 @@ def _check_model(
                 max_sequences=config.target.max_sequences,
                 kv_block_size=config.target.kv_block_size,
                 device=settings.device,
-                num_tree_slots=config.speculation.budget + 1 if name == TARGET else TREE_SLOTS,
+                num_tree_slots=speculation_of(config).budget + 1 if name == TARGET else TREE_SLOTS,
                 trust_remote_code=settings.trust_remote_code,
                 progress=progress,
             )

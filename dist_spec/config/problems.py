@@ -18,10 +18,7 @@ DRAFTER_KINDS: dict[str, type[BaseModel]] = {
 }
 
 NOT_YET_KEYS: Mapping[str, Sequence[str]] = {
-    "sampling": (
-        "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "bad_words",
-        "min_tokens", "logit_bias", "grammar", "n",
-    ),
+    "sampling": ("grammar", "n", "best_of", "use_beam_search", "typical_p", "no_repeat_ngram_size"),
     "target": ("tensor_parallel", "tp", "quantization", "lora", "adapter"),
     "transport": ("curve", "link"),
     "drafter": ("quantization", "lora", "adapter", "link"),
@@ -29,8 +26,8 @@ NOT_YET_KEYS: Mapping[str, Sequence[str]] = {
 """Keys that exist in the design or elsewhere, refused by name so that nobody hunts for a spelling mistake."""
 
 NOT_YET_VALUES: Mapping[str, Sequence[str]] = {
-    "rule": ("rejection", "block", "traversal"),
-    "kind": ("head", "eagle", "medusa", "suffix"),
+    "rule": ("block", "traversal"),
+    "kind": ("head", "eagle", "medusa"),
     "dtype": ("float8", "fp8", "float8_e4m3fn", "int8", "int4"),
 }
 """The same for values, by the name of their key."""

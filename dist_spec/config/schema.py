@@ -88,6 +88,20 @@ class NgramDrafterConfig(_Settings):
     cores: Cores | None = None
 
 
+class SuffixDrafterConfig(_Settings):
+    """Lookup of the longest matching ending in prompt, output, earlier outputs and the files of `corpus`; guesses are the
+    continuations seen most often. `remember`: keep the outputs of ended requests (until told to forget)."""
+
+    kind: Literal["suffix"]
+    name: Name
+    placement: Literal["process", "leader"] = "process"
+    corpus: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
+    remember: bool = True
+    max_tokens: Count = 1_000_000
+    num_draft_tokens: Annotated[int, Field(ge=1, le=256)] = 16
+    cores: Cores | None = None
+
+
 class ScriptedDrafterConfig(_Settings):
     """Guesses from a known text, right by a rank law: the first guess with probability `a`, each further one with `b`
     of the rest. For tests and for comparing methods at a given acceptance."""
@@ -121,14 +135,16 @@ class PluginDrafterConfig(_Settings):
 
 
 DrafterConfig: TypeAlias = Annotated[
-    ModelDrafterConfig | NgramDrafterConfig | ScriptedDrafterConfig | PluginDrafterConfig, Field(discriminator="kind")
+    ModelDrafterConfig | NgramDrafterConfig | SuffixDrafterConfig | ScriptedDrafterConfig | PluginDrafterConfig,
+    Field(discriminator="kind"),
 ]
 
 
 class SpeculationConfig(_Settings):
     """The four independent switches, and the amounts that go with them.
 
-    `budget`: nodes verified per step over all sequences (0: drafting off). `fan_out`: outcomes prepared per position.
+    `budget`: nodes verified per step over all sequences (0: drafting off), or `auto`: as many as the price says, at
+    most `max_budget`. `fan_out`: outcomes prepared per position.
     `max_wait_s` bounds a wait on a miss, `pull_timeout_s` a pull's round trip.
     """
 
@@ -136,16 +152,23 @@ class SpeculationConfig(_Settings):
     delivery: Literal["push", "pull"] = "push"
     verify_shape: Literal["chain", "tree"] = "tree"
     on_miss: Literal["plain", "draft", "wait"] = "plain"
-    budget: Annotated[int, Field(ge=0, le=1024)] = 8
+    budget: Literal["auto"] | Annotated[int, Field(ge=0, le=1024)] = "auto"
+    max_budget: Annotated[int, Field(ge=1, le=1024)] = 32
     fan_out: Annotated[int, Field(ge=1, le=64)] = 3
     max_wait_s: Seconds = 0.005
     pull_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
 
 class VerificationConfig(_Settings):
-    """How a proposal is judged. `auto`: `greedy` at temperature 0, else `coupled`."""
+    """How a proposal is judged. `auto`: `greedy` at temperature 0, else `coupled`.
 
-    rule: Literal["auto", "greedy", "coupled"] = "auto"
+    `draft_law` (rule `rejection`): the law of a drafted token travels as its `law_size` most likely ids with 16-bit
+    counts (`sparse`), or whole (`dense`, for comparison).
+    """
+
+    rule: Literal["auto", "greedy", "coupled", "rejection"] = "auto"
+    draft_law: Literal["sparse", "dense"] = "sparse"
+    law_size: Annotated[int, Field(ge=1, le=1024)] = 64
 
 
 class SamplingConfig(_Settings):
@@ -156,6 +179,15 @@ class SamplingConfig(_Settings):
     max_tokens: Count = 128
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     ignore_eos: bool = False
+    top_k: Annotated[int, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-100, le=100)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-100, le=100)] = 0.0
+    logit_bias: dict[Annotated[int, Field(ge=0, strict=False)], Annotated[float, Field(allow_inf_nan=False)]] = {}
+    bad_words: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
+    min_tokens: Annotated[int, Field(ge=0)] = 0
 
 
 class TransportConfig(_Settings):
@@ -168,11 +200,14 @@ class TransportConfig(_Settings):
 
 
 class TelemetryConfig(_Settings):
-    """What is written where. `record`: a file for the order of all consumed inputs, for exact replay."""
+    """What is written where. `record`: a file for the order of all consumed inputs, for exact replay; `trace`: a Chrome
+    / Perfetto trace; `decisions`: one JSON record per step and row."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     log_dir: str | None = None
     record: str | None = None
+    trace: str | None = None
+    decisions: str | None = None
 
 
 class Config(_Settings):

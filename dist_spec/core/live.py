@@ -138,4 +138,7 @@ def plan_row(live: Live, nodes: Seq[int], *, block_table: IntArray, max_pending:
         final=final,
         ready_depth=max((tree.depth(node) for node in nodes), default=0),
         base_length=sequence.cached + len(pending),
+        history=sequence.tokens,
+        prompt_length=sequence.prompt_length,
+        scores=np.array([tree.score(node) for node in nodes], np.float32),
     )

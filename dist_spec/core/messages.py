@@ -7,13 +7,19 @@ that loss, repetition, delay and reordering cost speed and never output (law 3).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+from dist_spec.core.law import DraftLaw
 from dist_spec.core.types import FloatArray, IntArray, Sampling
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+
+LastKind: TypeAlias = Literal["plain", "recovered", "bonus"]
+
+NO_FLOOR = -65504.0
+"""No price is known: every node is worth sending."""
 
 MAX_REQUEST_ID = 128
 MAX_NODES = 4096
@@ -58,7 +64,12 @@ class Open:
 class Commit:
     """`tokens` follow the prefix (base_length, base_digest). `num_accepted` of them were drafted. With `ask`, the
     receiver must answer with a `Propose` whose base is the new head, even an empty one. `margins` (frontends only, and
-    only when the target reports them): per token, the gap between best and second-best (perturbed) score in nats."""
+    only when the target reports them): per token, the gap between best and second-best (perturbed) score in nats.
+
+    For frontends: `last_kind` says what the last token is: "plain" (no draft was verified), "recovered" (another token
+    than drafted) or "bonus" (all of a branch was accepted); `logprobs` (n,), `top_ids` and `top_logprobs` (n, k) where
+    the request asked for them. For drafters: `floor` is the log probability of acceptance below which a node would not
+    be verified at the present price."""
 
     request: str
     generation: int
@@ -68,6 +79,11 @@ class Commit:
     num_accepted: int = 0
     ask: bool = False
     margins: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    last_kind: LastKind = "plain"
+    logprobs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    top_ids: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    top_logprobs: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    floor: float = NO_FLOOR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +91,8 @@ class Propose:
     """Draft-tree nodes below the prefix (base_length, base_digest), as arrays closed under ancestors.
 
     tokens (n,) int32; parents (n,) int32, -1 = the base, else an index smaller than the node's own; scores (n,)
-    float32, log of the edge's estimated probability. `serial` numbers a drafter's proposals (for records only).
+    float32, log of the edge's estimated probability. `serial` numbers a drafter's proposals (for records only). `laws`:
+    per node, the law its token was drawn from (rules that weigh with it); empty, or None: a point mass.
     """
 
     request: str
@@ -86,6 +103,7 @@ class Propose:
     parents: IntArray
     scores: FloatArray
     serial: int = 0
+    laws: tuple[DraftLaw | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +133,19 @@ class Close:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ping:
     """Alive. `progress` grows with the work done (draft steps, verifications); `busy_s` is the time a drafter spent
-    drafting; `num_drafters` is how many are attached (from the leader)."""
+    drafting; `num_drafters` is how many are attached (from the leader).
+
+    `sent_s` is the sender's clock; `echo_s` is the `sent_s` it heard last plus the time since then, so that the receiver
+    learns the round trip (0: none heard). To a drafter: it is number `share_index` of `share_count` drafters of its kind,
+    which take disjoint leaves of one tree."""
 
     progress: int = 0
     busy_s: float = 0.0
     num_drafters: int = 0
+    sent_s: float = 0.0
+    echo_s: float = 0.0
+    share_index: int = 0
+    share_count: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,5 +161,10 @@ class Bye:
     tokens: tuple[str, ...] = ()
 
 
-Message: TypeAlias = Hello | Open | Commit | Propose | Need | Close | Ping | Bye
-MESSAGE_TYPES: tuple[type[Message], ...] = (Hello, Open, Commit, Propose, Need, Close, Ping, Bye)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forget:
+    """Forget what ended requests left behind (stores of earlier texts). frontend -> leader -> drafters."""
+
+
+Message: TypeAlias = Hello | Open | Commit | Propose | Need | Close | Ping | Bye | Forget
+MESSAGE_TYPES: tuple[type[Message], ...] = (Hello, Open, Commit, Propose, Need, Close, Ping, Bye, Forget)

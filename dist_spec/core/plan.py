@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from dist_spec.core.types import ForwardRow, Sampling
+import numpy as np
+
+from dist_spec.core.law import DraftLaw
+from dist_spec.core.types import FloatArray, ForwardRow, Sampling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +22,10 @@ class PlanRow:
         final: False for a prefill chunk after which more of the prompt is to come (no verdict then).
         ready_depth: depth of the tree at hand when the step starts.
         base_length: committed tokens, pending ones included.
+        history: the request's committed tokens, prompt first (the live list: its first `base_length` are meant).
+        prompt_length: how many of them are prompt.
+        scores: (num_nodes,) float32, log of the estimated probability that the node is accepted.
+        laws: per node the law its token was drawn from, or empty (point masses).
     """
 
     key: tuple[str, int]
@@ -27,6 +35,10 @@ class PlanRow:
     final: bool
     ready_depth: int
     base_length: int
+    history: Sequence[int] = ()
+    prompt_length: int = 0
+    scores: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    laws: tuple[DraftLaw | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,9 @@ class Speculation:
         delivery: `push` streams nodes as they are made; `pull` sends them when asked for after a verdict.
         verify_shape: the best chain or the best sub-tree is verified.
         on_miss: without a guess, verify plainly, have the drafter draft first (pull only), or wait while the price allows.
-        budget: draft-tree nodes verified per step over all rows; 0 is plain decoding.
+        budget: most draft-tree nodes verified per step over all rows; 0 is plain decoding.
+        adaptive: verify only as many of them as the price says (else always the best `budget`).
+        blind: the verification rule forbids looking at drafted tokens (law 5).
         num_draft_tokens: depth to which a draft is made (chains, on-demand drafts) or capped (best first).
         num_leaves: leaves a drafter expands in one step, over all requests.
         num_children: guesses published below each expanded leaf.
@@ -41,6 +43,8 @@ class Speculation:
     verify_shape: VerifyShape = "tree"
     on_miss: OnMiss = "plain"
     budget: int = 8
+    adaptive: bool = False
+    blind: bool = False
     num_draft_tokens: int = 16
     num_leaves: int = 8
     num_children: int = 4

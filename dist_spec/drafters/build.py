@@ -14,11 +14,12 @@ from dist_spec.config import (
     NgramDrafterConfig,
     PluginDrafterConfig,
     ScriptedDrafterConfig,
+    SuffixDrafterConfig,
 )
 from dist_spec.drafters.base import Drafter, RequestKey
 from dist_spec.drafters.ngram import NgramDrafter
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
-from dist_spec.errors import ConfigError
+from dist_spec.errors import ConfigError, UnsupportedError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +51,8 @@ def build_drafter(config: DrafterConfig, *, max_requests: int = 4, batch_invaria
             )
         case ModelDrafterConfig():
             return _model(config, max_requests=max_requests, batch_invariant=batch_invariant)
+        case SuffixDrafterConfig():
+            raise UnsupportedError("drafter kind suffix is not here yet", fix="use kind: ngram")
         case ScriptedDrafterConfig():
             return _scripted(config)
         case PluginDrafterConfig():

@@ -103,9 +103,10 @@ def _open(fields: Fields, body: memoryview, vocab_size: int) -> Open:
 
 
 def _sampling(fields: tuple[object, ...]) -> Sampling:
-    if len(fields) != 7:
-        raise f.refuse("sampling", "7 fields", len(fields))
-    temperature, seed, sample_index, max_tokens, stop_ids, stop, ignore_eos = fields
+    if len(fields) != 17:
+        raise f.refuse("sampling", "17 fields", len(fields))
+    temperature, seed, sample_index, max_tokens, stop_ids, stop, ignore_eos = fields[:7]
+    top_k, top_p, min_p, repetition, presence, frequency, bias, bad_words, min_tokens, logprobs = fields[7:]
     try:
         return Sampling(
             temperature=f.seconds(temperature, "temperature"),
@@ -117,9 +118,30 @@ def _sampling(fields: tuple[object, ...]) -> Sampling:
             ),
             stop=tuple(f.text(one, "stop string", limit=f.MAX_STOP) for one in f.items(stop, "stop")),
             ignore_eos=f.boolean(ignore_eos, "ignore_eos"),
+            top_k=f.integer(top_k, "top_k"),
+            top_p=f.seconds(top_p, "top_p"),
+            min_p=f.seconds(min_p, "min_p"),
+            repetition_penalty=f.seconds(repetition, "repetition_penalty"),
+            presence_penalty=f.number(presence, "presence_penalty"),
+            frequency_penalty=f.number(frequency, "frequency_penalty"),
+            logit_bias=tuple(_bias(one) for one in f.items(bias, "logit_bias")),
+            bad_words=tuple(_ids(one, "bad_words") for one in f.items(bad_words, "bad_words")),
+            min_tokens=f.length(min_tokens, "min_tokens"),
+            logprobs=f.integer(logprobs, "logprobs", low=-1, high=64),
         )
     except RequestError as error:  # the record's own ranges
         raise ProtocolError(error.message) from error
+
+
+def _ids(value: object, name: str) -> tuple[int, ...]:
+    return tuple(f.integer(one, f"{name}: token id", high=f.MAX_VOCABULARY) for one in f.items(value, name))
+
+
+def _bias(value: object) -> tuple[int, float]:
+    pair = f.items(value, "logit_bias", limit=2)
+    if len(pair) != 2:
+        raise f.refuse("logit_bias", "pairs of token id and bias", value)
+    return f.integer(pair[0], "logit_bias: token id", high=f.MAX_VOCABULARY), f.number(pair[1], "logit_bias")
 
 
 def _pack_commit(m: Commit) -> _Packed:

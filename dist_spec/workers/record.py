@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dist_spec.core.draft_session import DraftBatch
-from dist_spec.core.messages import Bye, Close, Commit, Hello, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping, Propose
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.core.target_session import Outcome
 from dist_spec.core.types import Sampling, Verdict
@@ -52,6 +52,8 @@ def name_of(message: Message) -> MessageName:
             return ("ping", message.progress, message.busy_s, message.num_drafters)
         case Bye():
             return ("bye", message.reason, message.fatal)
+        case Forget():
+            return ("forget",)
 
 
 def describe(message: Open | Propose) -> list[Any]:
