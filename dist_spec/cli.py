@@ -12,7 +12,35 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from dist_spec import __version__
-from dist_spec.commands.options import BindOption, ConfigArgument, SetOption, option_overrides, read_config
+from dist_spec.commands import generate_options as asked
+from dist_spec.commands.options import (
+    BindOption,
+    ConfigArgument,
+    ConfigOption,
+    DepthOption,
+    DeviceOption,
+    DrafterDeviceOption,
+    DrafterOption,
+    NumSpeculativeOption,
+    SetOption,
+    SpeculativeConfigOption,
+    TargetOption,
+    option_overrides,
+    read_config,
+)
+from dist_spec.commands.sampling_options import (
+    BadWordOption,
+    FrequencyOption,
+    LogitBiasOption,
+    LogprobsOption,
+    MinPOption,
+    MinTokensOption,
+    PresenceOption,
+    RepetitionOption,
+    TopKOption,
+    TopPOption,
+    sampling_overrides,
+)
 from dist_spec.errors import DistSpecError
 
 __all__ = ["app", "main"]
@@ -27,7 +55,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=asked.GenerateCommand)
 def generate(
     prompts: Annotated[
         list[str] | None,
@@ -37,36 +65,42 @@ def generate(
         list[Path] | None,
         typer.Option("--prompt-file", metavar="FILE", help="A file that holds one prompt; repeatable."),
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings file (YAML).")] = None,
+    config: ConfigOption = None,
     sets: SetOption = None,
-    target: Annotated[str | None, typer.Option(metavar="MODEL", help="Target model: folder, hub name, .gguf.")] = None,
-    drafter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODEL", help="Drafter: a model, `ngram` (prompt lookup) or `none`; repeatable."),
-    ] = None,
-    num_draft_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Depth of the draft trees, of every drafter.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(metavar="cpu|cuda:N", help="Device of the target.")] = None,
-    drafter_device: Annotated[
-        str | None,
-        typer.Option(metavar="cpu|cuda:N", help="Device of drafters given by --drafter (default: --device)."),
-    ] = None,
+    target: TargetOption = None,
+    drafter: DrafterOption = None,
+    num_draft_tokens: DepthOption = None,
+    num_speculative_tokens: NumSpeculativeOption = None,
+    speculative_config: SpeculativeConfigOption = None,
+    device: DeviceOption = None,
+    drafter_device: DrafterDeviceOption = None,
     temperature: Annotated[float | None, typer.Option(help="0 decodes greedily.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same text, with or without drafting.")] = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens to generate at most, per prompt.")] = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: RepetitionOption = None,
+    presence_penalty: PresenceOption = None,
+    frequency_penalty: FrequencyOption = None,
+    min_tokens: MinTokensOption = None,
+    logit_bias: LogitBiasOption = None,
+    bad_word: BadWordOption = None,
+    logprobs: LogprobsOption = None,
     chat: Annotated[bool, typer.Option(help="Put prompts into the model's chat template.")] = True,
-    stats: Annotated[bool, typer.Option("--stats", help="Show what happened: overlap, acceptance, transfers.")] = False,
-    compare_plain: Annotated[
-        bool, typer.Option("--compare-plain", help="Also run without drafting; report equality and speed ratios.")
-    ] = False,
-    compare_hf: Annotated[
-        bool, typer.Option("--compare-hf", help="Also time transformers' own generate and prompt lookup (greedy).")
-    ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write results there; keys: docs/operating.md.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not stream the text.")] = False,
+    builtin_prompts: asked.BuiltinOption = None,
+    domain: asked.DomainOption = "",
+    stats: asked.StatsOption = False,
+    compare_plain: asked.ComparePlainOption = False,
+    controls: asked.ControlsOption = False,
+    compare_hf: asked.CompareHfOption = False,
+    rounds: asked.RoundsOption = None,
+    concurrency: asked.ConcurrencyOption = None,
+    color: asked.ColorOption = False,
+    trace: asked.TraceOption = None,
+    decisions: asked.DecisionsOption = None,
+    json_file: asked.JsonOption = None,
+    quiet: asked.QuietOption = False,
 ) -> None:
     """Generate text, streamed as it is committed."""
     from dist_spec.commands.prompts import read_prompts
@@ -81,27 +115,90 @@ def generate(
         temperature=temperature,
         seed=seed,
         max_tokens=max_tokens,
+        speculative_config=speculative_config,
+        num_speculative_tokens=num_speculative_tokens,
     )
+    overrides += sampling_overrides(
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        min_tokens=min_tokens,
+        logit_bias=logit_bias,
+        bad_words=bad_word,
+        logprobs=logprobs,
+    )
+    overrides += asked.file_overrides(trace=trace, decisions=decisions)
     settings = load_config(config, sets=sets or (), overrides=overrides)
     texts = read_prompts(prompts or (), files=prompt_file or (), stdin=sys.stdin)
+    from dist_spec.bench.generate import Options
     from dist_spec.bench.generate import generate as run_generate
 
-    run_generate(
-        settings,
-        prompts=texts,
+    options = Options(
         chat=chat,
+        builtin=builtin_prompts,
+        domain=domain,
         stats=stats,
         compare_plain=compare_plain,
+        controls=controls,
+        compare_hf=compare_hf,
+        colour=color,
+        rounds=rounds,
+        concurrency=concurrency,
         json_file=json_file,
         quiet=quiet,
-        compare_hf=compare_hf,
     )
+    run_generate(settings, prompts=texts, options=options)
 
 
 @app.command()
-def target(config: ConfigArgument, bind: BindOption = None, sets: SetOption = None) -> None:
+def chat(
+    config: ConfigOption = None,
+    sets: SetOption = None,
+    target: TargetOption = None,
+    drafter: DrafterOption = None,
+    num_draft_tokens: DepthOption = None,
+    num_speculative_tokens: NumSpeculativeOption = None,
+    speculative_config: SpeculativeConfigOption = None,
+    device: DeviceOption = None,
+    drafter_device: DrafterDeviceOption = None,
+    temperature: Annotated[float | None, typer.Option(help="0 decodes greedily.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed and same turns, same answers.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens at most, per answer.")] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The conversation's system message.")] = None,
+) -> None:
+    """Talk with the target; /help lists what can be done in between. Ctrl-C stops an answer."""
+    from dist_spec.config import load_config
+
+    overrides = option_overrides(
+        target=target,
+        drafters=drafter,
+        num_draft_tokens=num_draft_tokens,
+        device=device,
+        drafter_device=drafter_device,
+        temperature=temperature,
+        seed=seed,
+        max_tokens=max_tokens,
+        speculative_config=speculative_config,
+        num_speculative_tokens=num_speculative_tokens,
+    )
+    settings = load_config(config, sets=sets or (), overrides=overrides)
+    from dist_spec.commands.chat import run_chat
+
+    run_chat(settings, system=system)
+
+
+@app.command()
+def target(
+    config: ConfigArgument,
+    bind: BindOption = None,
+    sets: SetOption = None,
+    speculative_config: SpeculativeConfigOption = None,
+) -> None:
     """Run the target alone; drafters connect to it from anywhere."""
-    settings = read_config(config, sets)
+    settings = read_config(config, sets, speculative_config=speculative_config)
     from dist_spec.workers.target_app import run_target
 
     run_target(settings, bind=bind or settings.transport.bind)
@@ -141,9 +238,14 @@ def draft(
 
 
 @app.command()
-def up(config: ConfigArgument, bind: BindOption = None, sets: SetOption = None) -> None:
+def up(
+    config: ConfigArgument,
+    bind: BindOption = None,
+    sets: SetOption = None,
+    speculative_config: SpeculativeConfigOption = None,
+) -> None:
     """Run target and drafters on this machine until Ctrl-C; a drafter that dies is started again."""
-    settings = read_config(config, sets)
+    settings = read_config(config, sets, speculative_config=speculative_config)
     from dist_spec.workers.up_app import run_up
 
     run_up(settings, bind=bind or settings.transport.bind)

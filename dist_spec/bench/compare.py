@@ -4,7 +4,11 @@ Variants:
     speculative        the configuration as given
     plain              drafting off, on the target's own device
     plain_all_devices  the target alone on all devices used (CPU: all cores, one thread each)
-    ready              the same drafters asked for a full tree before every step, the waiting taken off the clock
+    ready              the same drafters asked for a full tree before every step, the waiting taken off the clock; with the
+                       waiting on the clock it is synchronous speculation (`none`/pull)
+Controls:
+    off                the same drafters, attached and drafting, and nothing of theirs verified
+    random_drafter     one drafter that guesses at random and is sure of it
 """
 
 from __future__ import annotations
@@ -13,16 +17,23 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dist_spec.bench.run import Job, RunResult
+from dist_spec.bench.efficiency import Efficiency, efficiency
+from dist_spec.bench.run import Job, RunResult, merge_runs
 from dist_spec.config import Config, parse_config
 from dist_spec.core.verification.equality import Equality, compare
 from dist_spec.topology import TARGET, assign_cores, available_cores
 
 VARIANTS = ("speculative", "plain", "plain_all_devices", "ready")
+CONTROLS = ("off", "random_drafter")
+RANDOM_DRAFTER = "dist_spec.bench.random_drafter:RandomDrafter"
 
 
-def variant_config(config: Config, variant: str) -> Config | None:
-    """The settings of a variant; None where it does not exist (no devices beyond the target's, no drafters)."""
+def variant_config(config: Config, variant: str, *, vocab_size: int = 0) -> Config | None:
+    """The settings of a variant; None where it does not exist (no devices beyond the target's, no drafters).
+
+    Args:
+        vocab_size: of the target, for a random drafter.
+    """
     cores = assign_cores(config, available=available_cores())
     on_cpu = config.target.device == "cpu"
     data = config.model_dump(mode="json")
@@ -39,17 +50,29 @@ def variant_config(config: Config, variant: str) -> Config | None:
                 return None
             data["drafters"] = []
             data["target"]["cores"], data["target"]["threads"] = everything, len(everything)
+        case "off":
+            if not config.drafters:
+                return None
+            data["speculation"]["budget"] = 0
+        case "random_drafter":
+            if not config.drafters:
+                return None
+            data["drafters"] = [_random_drafter(vocab_size)]
         case "ready":
             if not config.drafters or config.speculation.budget == 0:
                 return None
             for drafter in data["drafters"]:
-                if drafter["kind"] == "ngram":
+                if drafter["kind"] in ("ngram", "suffix"):
                     drafter["placement"] = "process"
             data["speculation"] |= {"growth": "none", "delivery": "pull", "on_miss": "draft"}
-    # One run, one record and one fixed port: those of the configuration as given.
-    data["telemetry"]["record"] = None
+    # One run, one set of files and one fixed port: those of the configuration as given.
+    data["telemetry"] |= {"record": None, "trace": None, "decisions": None}
     data["transport"]["bind"] = f"{config.transport.bind.rpartition(':')[0]}:0"
     return parse_config(data)
+
+
+def _random_drafter(vocab_size: int) -> dict[str, object]:
+    return {"kind": "plugin", "name": "random", "target": RANDOM_DRAFTER, "options": {"vocab_size": vocab_size}}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,21 +102,32 @@ class Comparison:
     def equal(self) -> bool | None:
         return all(one.equal for one in self.equalities) if self.equalities else None
 
+    def pairs(self, variant: str) -> list[tuple[RunResult, RunResult]]:
+        """(ours, the variant's), side by side in one round."""
+        return list(zip(self.runs["speculative"], self.runs.get(variant, ()), strict=False))
+
     def ratio(self, variant: str) -> float | None:
         """Median over rounds of (tokens/s of ours) / (tokens/s of the variant), side by side in one round."""
-        pairs = list(zip(self.runs["speculative"], self.runs.get(variant, ()), strict=False))
+        pairs = self.pairs(variant)
         if not pairs:
             return None
         return statistics.median(ours.tokens_per_s / other.tokens_per_s for ours, other in pairs)
 
-    def pipeline_efficiency(self) -> float | None:
-        """Median of tokens/s over those of the same text with a full tree at every start (waiting taken off)."""
-        pairs = list(zip(self.runs["speculative"], self.runs.get("ready", ()), strict=False))
-        if not pairs:
-            return None
-        return statistics.median(
-            ours.tokens_per_s * (ready.wall_s - ready.waited_s()) / max(ready.num_tokens, 1) for ours, ready in pairs
-        )
+    def efficiency(self) -> Efficiency | None:
+        """Against the replay of the same text with a full tree at every start: that of the round in the middle."""
+        rounds = [one for ours, ready in self.pairs("ready") if (one := efficiency(ours, ready)) is not None]
+        rounds.sort(key=lambda one: one.value)
+        return rounds[(len(rounds) - 1) // 2] if rounds else None
+
+
+def merge_comparisons(parts: Sequence[Comparison]) -> Comparison:
+    """Parts that ran one after another in the same deployments, as one comparison with as many rounds."""
+    whole = Comparison(jobs=[job for part in parts for job in part.jobs])
+    for variant in parts[0].runs:
+        for turn in range(len(parts[0].runs[variant])):
+            whole.add(variant, merge_runs([part.runs[variant][turn] for part in parts]))
+    whole.judge()
+    return whole
 
 
 def compare_texts(jobs: Sequence[Job], ours: RunResult, plain: RunResult) -> list[Equality]:

@@ -25,6 +25,7 @@ from dist_spec.core.plan import Plan
 from dist_spec.core.scheduler import Scheduler
 from dist_spec.core.settings import Speculation
 from dist_spec.core.target_session import TargetSession
+from dist_spec.core.tree import DraftTree
 from dist_spec.core.types import Sampling
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
 from dist_spec.sim.devices import ScriptedTarget
@@ -101,6 +102,29 @@ def measure(
     return costs
 
 
+def message_ms(num_nodes: int = 128, *, repeats: int = 400) -> tuple[int, float]:
+    """Bytes of one proposal of all new nodes (each parent has four children), and the median time to decode and graft it."""
+    draw = np.random.default_rng(0)
+    proposal = Propose(
+        request="r0",
+        generation=0,
+        base_length=700,
+        base_digest=1 << 63,
+        tokens=draw.integers(0, _VOCAB, num_nodes, dtype=np.int32),
+        parents=np.arange(num_nodes, dtype=np.int32) // 4 - 1,
+        scores=-draw.exponential(1.0, num_nodes).astype(np.float32),
+    )
+    frames = encode(proposal)
+    times_ms: list[float] = []
+    for _ in range(repeats):
+        tree = DraftTree(700)
+        with _into(times_ms):
+            message = decode(frames)
+            if isinstance(message, Propose):
+                tree.graft_late((), message.tokens, message.parents, message.scores)
+    return sum(map(len, frames)), statistics.median(times_ms)
+
+
 @contextmanager
 def _into(times_ms: list[float]) -> Iterator[None]:
     start = perf_counter()
@@ -140,6 +164,8 @@ def main() -> None:
         values = (costs.apply_ms, costs.receive_ms, costs.select_ms, costs.total_ms, costs.decode_ms)
         counted = "".join(f"{statistics.median(value):8.0f}" for value in (costs.nodes, costs.fresh))
         print(f"{name:36}{counted}" + "".join(f"{statistics.median(value):8.3f}" for value in values))
+    num_bytes, spent_ms = message_ms()
+    print(f"one message of 128 new nodes: {num_bytes} bytes, {spent_ms:.3f} ms to decode and graft")
 
 
 if __name__ == "__main__":

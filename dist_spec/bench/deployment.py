@@ -13,12 +13,17 @@ from typing import Self
 from dist_spec.config import Config
 from dist_spec.errors import TransportError, WorkerError
 from dist_spec.server.client import Client
+from dist_spec.telemetry.trace import Trace, collect, remove_parts
 from dist_spec.topology import connect_address
+from dist_spec.transports.base import Transport
+from dist_spec.transports.traced import TracedTransport
 from dist_spec.transports.zmq import ZmqPeer
+from dist_spec.workers.files import check_files
 from dist_spec.workers.supervisor import Supervisor
 from dist_spec.workers.up_app import local_processes, watch
 
 READY_TIMEOUT_S = 600.0
+FRONTEND = "frontend"
 
 
 class Deployment:
@@ -32,14 +37,24 @@ class Deployment:
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
         self.config = config
+        check_files(config.telemetry)
         self.folder = Path(tempfile.mkdtemp(prefix=f"dist-spec-{name}-"))
-        address, specs = local_processes(config, folder=self.folder, bind=config.transport.bind)
-        log_dir = Path(config.telemetry.log_dir) if config.telemetry.log_dir else self.folder
-        self.supervisor = Supervisor(specs, log_dir=log_dir / name if config.telemetry.log_dir else log_dir)
-        self.client = Client(ZmqPeer(connect_address(address), "frontend"), name="frontend")
-        self.address = address
+        try:
+            self.address, specs = local_processes(config, folder=self.folder, bind=config.transport.bind)
+            log_dir = Path(config.telemetry.log_dir) / name if config.telemetry.log_dir else self.folder
+            self.supervisor = Supervisor(specs, log_dir=log_dir)
+            self._trace = Trace(FRONTEND) if config.telemetry.trace else None
+            transport: Transport = ZmqPeer(connect_address(self.address), FRONTEND)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        if self._trace is not None:
+            transport = TracedTransport(transport, trace=self._trace, name=FRONTEND)
+        self.client = Client(transport, name=FRONTEND, heartbeat_s=config.transport.heartbeat_s)
 
     def __enter__(self) -> Self:
+        if self._trace is not None:
+            remove_parts(Path(str(self.config.telemetry.trace)))
         self.supervisor.start()
         return self
 
@@ -53,6 +68,14 @@ class Deployment:
                 self.supervisor.stop()
             finally:  # also when interrupted meanwhile
                 shutil.rmtree(self.folder, ignore_errors=True)
+                self._collect_trace()
+
+    def _collect_trace(self) -> None:
+        """What all processes left of the trace, and our own part, in one file."""
+        if self._trace is not None:
+            path = Path(str(self.config.telemetry.trace))
+            self._trace.save_part(path)
+            collect(path)
 
     def check(self) -> None:
         """Look after the processes. Raises WorkerError when the target, or a drafter that cannot fit, has ended."""

@@ -4,93 +4,105 @@ asks; it computes no figure itself."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from dist_spec.bench.compare import VARIANTS, Comparison, variant_config
+from dist_spec.bench.compare import CONTROLS, VARIANTS, Comparison, merge_comparisons, variant_config
 from dist_spec.bench.deployment import Deployment
-from dist_spec.bench.figures import figures
+from dist_spec.bench.figures import figures, speeds
 from dist_spec.bench.peers import HuggingFacePeer
-from dist_spec.bench.prompts import DEMO_PROMPTS
-from dist_spec.bench.run import Job, RunResult, run_jobs
-from dist_spec.bench.show import TextPrinter, show_comparison, show_peers, show_stats
+from dist_spec.bench.printer import LEGEND, TextPrinter, may_colour
+from dist_spec.bench.prompts import DEMO_PROMPTS, Prompt, builtin_prompts
+from dist_spec.bench.rounds import Group, peer_rates, run_rounds
+from dist_spec.bench.run import Job
+from dist_spec.bench.show import show_comparison, show_domains, show_loops, show_peers, show_stats
 from dist_spec.config import Config, ModelDrafterConfig
 from dist_spec.core.types import Sampling
-from dist_spec.errors import ConfigError, RequestError, UnsupportedError, WorkerError
+from dist_spec.errors import RequestError, UnsupportedError, WorkerError
 from dist_spec.models.source import resolve
 from dist_spec.models.tokenizer import Tokenizer, load_tokenizer
+from dist_spec.server.params import SamplingParams
 from dist_spec.topology import TARGET, assign_cores, available_cores
+from dist_spec.workers.files import check_file, check_files
 
 ROUNDS = 3
 """Turns of every variant when they are compared; ratios are medians over them."""
 DEMO_TEMPERATURES = (0.0, 0.8)
-_WARM_UP_TOKENS = 8
+MAX_DOMAIN = 64
 
 
-def generate(
-    config: Config,
-    *,
-    prompts: Sequence[str],
-    chat: bool,
-    stats: bool,
-    compare_plain: bool,
-    json_file: Path | None,
-    quiet: bool,
-    compare_hf: bool = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What to run beyond the configuration, and what to show.
+
+    Attributes:
+        chat: put prompts into the model's chat template.
+        builtin: run the built-in prompts, so many of each domain (0: all), domain by domain.
+        domain: label of the prompts given.
+        stats, compare_plain, controls, compare_hf: what to run beside it and to show.
+        colour: mark accepted, recovered and bonus tokens in the text.
+        rounds, concurrency: turns of every variant, requests at a time (None: chosen).
+    """
+
+    chat: bool = True
+    builtin: int | None = None
+    domain: str = ""
+    stats: bool = False
+    compare_plain: bool = False
+    controls: bool = False
+    compare_hf: bool = False
+    colour: bool = False
+    rounds: int | None = None
+    concurrency: int | None = None
+    json_file: Path | None = None
+    quiet: bool = False
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What runs in turns with the configuration as given."""
+        asked = VARIANTS if self.compare_plain else ("speculative", "plain", "ready") if self.controls else VARIANTS[:1]
+        return (*asked, *CONTROLS) if self.controls else asked
+
+
+def generate(config: Config, *, prompts: Sequence[str], options: Options) -> None:
     """Run the prompts together (none: the built-in demonstration, one by one, greedy and sampled).
 
     Raises:
-        RequestError: a prompt is empty or cannot be served.
+        RequestError: a prompt is empty or cannot be served, or two kinds of prompts are asked for.
         ConfigError: a file to be written has no place to go.
         WorkerError: also when the texts of a comparison differ (after everything was shown and written).
         UnsupportedError, ModelError, TransportError: see their texts.
     """
     console = Console(stderr=True)
-    temperatures = (config.sampling.temperature,) if prompts else DEMO_TEMPERATURES
-    _check_outputs(json_file, record=config.telemetry.record)
+    chosen = _chosen_prompts(prompts, options)
+    demo = not prompts and options.builtin is None
+    temperatures = DEMO_TEMPERATURES if demo else (config.sampling.temperature,)
+    check_files(config.telemetry)
+    if options.json_file is not None:
+        check_file(options.json_file, place="--json")
     for model in [config.target.model, *(d.model for d in config.drafters if isinstance(d, ModelDrafterConfig))]:
         resolve(model, progress=lambda line: console.print(f"[dim]{line}[/dim]"))
-    if compare_hf:
+    if options.compare_hf:
         _check_peer(config, temperatures=temperatures)
     tokenizer = load_tokenizer(config.target.model)
-    texts = list(prompts) or [prompt.text for prompt in DEMO_PROMPTS]
-    concurrency = config.target.max_sequences if prompts else 1
-    ids = [encode_prompt(tokenizer, text, chat=chat) for text in texts]
-    reports: list[dict[str, Any]] = []
+    ids = [encode_prompt(tokenizer, prompt.text, chat=options.chat) for prompt in chosen]
     with ExitStack() as stack:
-        deployments = _deploy(config, stack, console, compare=compare_plain)
-        peer = _peer(config, stack, console) if compare_hf else None
+        session = _Session(config, options, tokenizer=tokenizer, console=console, stack=stack)
+        reports: list[dict[str, Any]] = []
         for temperature in temperatures:
-            jobs = [Job(prompt=tuple(one), sampling=sampling_of(config, temperature=temperature)) for one in ids]
-            live = concurrency == 1 or len(jobs) == 1
-            printer = TextPrinter(tokenizer, texts=texts, live=live, quiet=quiet, stops=config.sampling.stop)
-            if len(temperatures) > 1 and not quiet:
+            if len(temperatures) > 1 and not options.quiet:
                 console.rule(f"temperature {temperature:g}")
-            comparison, hf = _run_rounds(
-                deployments,
-                jobs,
-                concurrency=concurrency,
-                printer=printer,
-                console=console,
-                peer=peer,
-                tokenizer=tokenizer,
-            )
-            report = figures(comparison, texts=printer.outputs(comparison), hf=hf)
+            sampling = sampling_of(config, temperature=temperature, tokenizer=tokenizer)
+            report = session.run(chosen, ids, sampling=sampling, one_by_one=not prompts)
             reports.append({"temperature": temperature, **report})
-            if stats:
-                show_stats(console, comparison.runs["speculative"][0])
-            if compare_plain:
-                show_comparison(console, comparison, report)
-            if hf:
-                show_peers(console, report)
-    if json_file is not None:
-        json_file.write_text(json.dumps(reports[0] if len(reports) == 1 else {"runs": reports}, indent=2) + "\n")
+    if options.json_file is not None:
+        content = reports[0] if len(reports) == 1 else {"runs": reports}
+        options.json_file.write_text(json.dumps(content, indent=2) + "\n")
     if any(report["equal"] is False for report in reports):
         raise WorkerError("the text with drafting is not that of plain decoding", fix="this is a bug: please report it")
 
@@ -104,35 +116,125 @@ def encode_prompt(tokenizer: Tokenizer, text: str, *, chat: bool) -> list[int]:
     return tokenizer.encode(text)
 
 
-def sampling_of(config: Config, *, temperature: float) -> Sampling:
-    sampling = config.sampling
-    return Sampling(
-        temperature=temperature,
-        seed=sampling.seed,
-        max_tokens=sampling.max_tokens,
-        stop=sampling.stop,
-        ignore_eos=sampling.ignore_eos,
+def sampling_of(config: Config, *, temperature: float, tokenizer: Tokenizer) -> Sampling:
+    """What the target is told. Raises RequestError for a value out of range."""
+    params = SamplingParams.from_config(config.sampling, temperature=temperature)
+    return params.to_sampling(
+        lambda text: tokenizer.encode(text, add_special=False), seed=config.sampling.seed, sample_index=0
     )
 
 
-def _deploy(config: Config, stack: ExitStack, console: Console, *, compare: bool) -> dict[str, Deployment]:
-    """All variants at once, so that their turns can alternate; those not in turn sleep."""
-    deployments: dict[str, Deployment] = {}
-    for variant in VARIANTS if compare else VARIANTS[:1]:
-        settings = variant_config(config, variant)
-        if settings is not None:
-            deployments[variant] = stack.enter_context(Deployment(variant.replace("_", "-"), settings))
-    with console.status("starting target and drafters ..."):
-        for deployment in deployments.values():
-            deployment.wait_ready()
-    return deployments
+def _chosen_prompts(prompts: Sequence[str], options: Options) -> list[Prompt]:
+    if options.builtin is not None and prompts:
+        raise RequestError("prompts and --builtin-prompts exclude each other", fix="leave one of them out")
+    if ":" in options.domain or len(options.domain) > MAX_DOMAIN:
+        raise RequestError(
+            f"--domain {options.domain[:100]!r} is no label",
+            fix=f"at most {MAX_DOMAIN} characters, none of them a colon",
+        )
+    if options.builtin is not None:
+        return list(builtin_prompts(options.builtin or None))
+    return [Prompt(domain=options.domain, text=text) for text in prompts] or list(DEMO_PROMPTS)
 
 
-def _check_outputs(json_file: Path | None, *, record: str | None) -> None:
-    """ConfigError when what is to be written in the end has no place to go."""
-    for place, file in (("--json", json_file), ("telemetry.record", Path(record) if record else None)):
-        if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
-            raise ConfigError(f"{place}: {file} cannot be written", fix="name a file in a folder that is there")
+class _Session:
+    """Deployments of all variants, and one temperature after another run through them."""
+
+    def __init__(
+        self, config: Config, options: Options, *, tokenizer: Tokenizer, console: Console, stack: ExitStack
+    ) -> None:
+        self._config = config
+        self._options = options
+        self._tokenizer = tokenizer
+        self._console = console
+        self._colour = options.colour and may_colour()
+        if self._colour and not options.quiet:
+            console.print(LEGEND, highlight=False)
+        self._deployments = self._deploy(stack)
+        self._peer = _peer(config, stack, console) if options.compare_hf else None
+
+    def run(
+        self, prompts: Sequence[Prompt], ids: Sequence[Sequence[int]], *, sampling: Sampling, one_by_one: bool
+    ) -> dict[str, Any]:
+        """Run, show and report all prompts with one way of sampling."""
+        options = self._options
+        jobs = [Job(prompt=tuple(one), sampling=sampling, domain=p.domain) for one, p in zip(ids, prompts, strict=True)]
+        concurrency = options.concurrency or (1 if one_by_one else self._config.target.max_sequences)
+        printer = TextPrinter(
+            self._tokenizer,
+            texts=[prompt.text for prompt in prompts],
+            live=concurrency == 1 or len(jobs) == 1,
+            quiet=options.quiet,
+            stops=self._config.sampling.stop,
+            colour=self._colour,
+        )
+        rates: dict[str, list[float]] = {}
+        groups = by_domain(jobs) if options.builtin is not None else [Group(domain="", jobs=jobs)]
+        several = len(self._deployments) > 1 or self._peer is not None
+        parts = run_rounds(
+            self._deployments,
+            groups,
+            rounds=options.rounds or (ROUNDS if several else 1),
+            concurrency=concurrency,
+            run_id=f"t{sampling.temperature:g}",
+            printer=printer,
+            progress=lambda line: self._console.print(f"[dim]{line}[/dim]"),
+            after_round=lambda: self._ask_peer(jobs, rates),
+        )
+        comparison = merge_comparisons(parts)
+        if self._config.verification.rule == "rejection" and sampling.temperature > 0:
+            comparison.equalities = []  # it keeps the law, not the text
+        report = figures(
+            comparison,
+            texts=printer.outputs(comparison),
+            hf=rates,
+            detokenise_s=printer.detokenise_s,
+        )
+        if options.builtin is not None:
+            report["domains"] = {
+                group.domain: speeds(part) for group, part in zip(groups, parts, strict=True) if group.domain
+            }
+        self._show(comparison, report)
+        return report
+
+    def _show(self, comparison: Comparison, report: dict[str, Any]) -> None:
+        if self._options.stats:
+            show_stats(self._console, comparison.runs["speculative"][0], report)
+        if len(comparison.runs) > 1:
+            show_comparison(self._console, comparison, report)
+        if "domains" in report:
+            show_domains(self._console, report["domains"])
+        if "domains" in report or report["looping_tails"]["num_texts"]:
+            show_loops(self._console, report["looping_tails"], num_texts=len(report["texts"]))
+        if "hf_prompt_lookup_speedup" in report:
+            show_peers(self._console, report)
+
+    def _ask_peer(self, jobs: Sequence[Job], rates: dict[str, list[float]]) -> None:
+        """transformers' turn of this round (greedy only)."""
+        if self._peer is not None and all(job.sampling.temperature == 0 for job in jobs):
+            for name, rate in peer_rates(self._peer, jobs, self._tokenizer).items():
+                rates.setdefault(name, []).append(rate)
+
+    def _deploy(self, stack: ExitStack) -> dict[str, Deployment]:
+        """All variants stay up, so that their turns can alternate; those not in turn sleep. They start one after the
+        other: each measures what its verifications cost, on cores that they share."""
+        deployments: dict[str, Deployment] = {}
+        with self._console.status("starting target and drafters ..."):
+            for variant in self._options.variants:
+                settings = variant_config(self._config, variant, vocab_size=self._tokenizer.size)
+                if settings is not None:
+                    deployment = stack.enter_context(Deployment(variant.replace("_", "-"), settings))
+                    deployment.wait_ready()
+                    deployments[variant] = deployment
+        return deployments
+
+
+def by_domain(jobs: Sequence[Job]) -> list[Group]:
+    """Jobs grouped by domain, in order of first appearance; they must be sorted so already."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.domain, []).append(job)
+    return [Group(domain=domain, jobs=members) for domain, members in groups.items()]
 
 
 def _check_peer(config: Config, *, temperatures: Sequence[float]) -> None:
@@ -152,60 +254,3 @@ def _peer(config: Config, stack: ExitStack, console: Console) -> HuggingFacePeer
     with console.status("starting transformers' generate ..."):
         peer.wait_ready()
     return peer
-
-
-def _run_rounds(
-    deployments: dict[str, Deployment],
-    jobs: Sequence[Job],
-    *,
-    concurrency: int,
-    printer: TextPrinter,
-    console: Console,
-    peer: HuggingFacePeer | None,
-    tokenizer: Tokenizer,
-) -> tuple[Comparison, dict[str, list[float]]]:
-    comparison = Comparison(jobs=jobs)
-    hf: dict[str, list[float]] = {}
-    greedy = all(job.sampling.temperature == 0 for job in jobs)
-    rounds = ROUNDS if len(deployments) > 1 or peer is not None else 1
-    run_id = f"t{jobs[0].sampling.temperature:g}"
-    for number in range(rounds):
-        for variant, deployment in deployments.items():
-            if number == 0 and rounds > 1:
-                _warm_up(deployment, jobs[0], name=f"{run_id}-warm")
-            first = variant == "speculative" and number == 0
-            result = run_jobs(
-                deployment,
-                jobs,
-                concurrency=concurrency,
-                name=f"{run_id}-{number}",
-                on_tokens=printer.show if first else None,
-            )
-            comparison.add(variant, result)
-            if first:
-                printer.finish(result)
-        if peer is not None and greedy:
-            for name, seconds in _peer_turn(peer, jobs, tokenizer).items():
-                hf.setdefault(name, []).append(seconds)
-        if rounds > 1:
-            console.print(f"[dim]round {number + 1} of {rounds} done[/dim]")
-    comparison.judge()
-    return comparison, hf
-
-
-def _warm_up(deployment: Deployment, job: Job, *, name: str) -> RunResult:
-    sampling = Sampling(temperature=job.sampling.temperature, max_tokens=_WARM_UP_TOKENS, ignore_eos=True)
-    return run_jobs(deployment, [Job(prompt=job.prompt, sampling=sampling)], concurrency=1, name=name)
-
-
-def _peer_turn(peer: HuggingFacePeer, jobs: Sequence[Job], tokenizer: Tokenizer) -> dict[str, float]:
-    """Tokens per second of transformers' generate over the same jobs, plain and with prompt lookup."""
-    rates: dict[str, float] = {}
-    for name, lookup in (("hf_plain", False), ("hf_prompt_lookup", True)):
-        tokens, seconds = 0, 0.0
-        for job in jobs:
-            eos = [] if job.sampling.ignore_eos else list(tokenizer.eos_ids)
-            out, spent = peer.generate(list(job.prompt), max_tokens=job.sampling.max_tokens, lookup=lookup, eos=eos)
-            tokens, seconds = tokens + len(out), seconds + spent
-        rates[name] = tokens / seconds
-    return rates

@@ -1,8 +1,14 @@
-"""The prompts of the built-in demonstration, written for this project. Copying from the prompt pays in some, not in all."""
+"""The built-in prompts, all written for this project. Copying from the prompt pays in some of them, not in all. Knows no
+models or tokens."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+DOMAINS = ("chat", "code", "mathematics", "extraction", "translation", "summary")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -11,6 +17,22 @@ class Prompt:
 
     domain: str
     text: str
+
+
+def builtin_prompts(per_domain: int | None = None) -> tuple[Prompt, ...]:
+    """The prompts that measurements use: ten for each of `DOMAINS`, domain after domain.
+
+    Args:
+        per_domain: only the first so many of each (None: all).
+    """
+    texts = _texts()
+    return tuple(Prompt(domain=domain, text=text) for domain in DOMAINS for text in texts[domain][:per_domain])
+
+
+@cache
+def _texts() -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = json.loads(files("dist_spec.bench").joinpath("prompts_data.json").read_text("utf-8"))
+    return texts
 
 
 DEMO_PROMPTS: tuple[Prompt, ...] = (

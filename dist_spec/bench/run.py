@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from dist_spec.bench.deployment import Deployment
 from dist_spec.core.types import Sampling
 from dist_spec.errors import RequestError
-from dist_spec.server.client import Stream
+from dist_spec.server.client import Stream, TokenKind
+
+OnTokens: TypeAlias = Callable[[int, list[int], list[TokenKind]], None]
+"""(job index, newly committed tokens, where each came from)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A prompt as token ids, and how it is decoded."""
+    """A prompt as token ids, and how it is decoded. `domain` names the kind of task: a label for reports, carried in the
+    request's name ("DOMAIN:...")."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
+    domain: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,7 +33,8 @@ class RunResult:
     Attributes:
         streams: one per job, in order.
         wall_s: from the opening of the first request to the end of the last one, as the frontend saw it.
-        stats: the leader's totals over this run (differences of its counters).
+        stats: the leader's totals over this run (differences of its counters; see `GAUGES`). `time_idle_s` is its time
+            without a request between the run's first and last, `leader_wall_s` the time between these by its clock.
     """
 
     streams: list[Stream]
@@ -54,15 +62,18 @@ class RunResult:
 
     def idle_fraction(self) -> float:
         """Share of the run in which the target's device ran no forward."""
-        phases = self.phases()
-        total = sum(phases.values())
-        return 1.0 - phases.get("forward", 0.0) / total if total else 0.0
+        total = sum(self.phases().values()) + self.stats.get("time_idle_s", 0.0)
+        return 1.0 - self.phases().get("forward", 0.0) / total if total else 0.0
 
     def waited_s(self) -> float:
         return sum(spent for phase, spent in self.phases().items() if phase.startswith("wait_"))
 
 
-_GAUGES = ("coordination_ms_median", "batch_invariant", "max_logit_difference")
+GAUGES = frozenset(
+    {"coordination_ms_median", "overhead_ms_median", "handling_ms_median", "batch_invariant", "max_logit_difference"}
+    | {"clock_s", "born_s"}
+)
+"""Figures of the leader that are no totals."""
 
 
 def run_jobs(
@@ -71,13 +82,13 @@ def run_jobs(
     *,
     concurrency: int,
     name: str,
-    on_tokens: Callable[[int, list[int]], None] | None = None,
+    on_tokens: OnTokens | None = None,
 ) -> RunResult:
     """Run jobs, `concurrency` at a time.
 
     Args:
-        name: prefix of the request ids; unique per run.
-        on_tokens: called with (job index, newly committed tokens) as they arrive.
+        name: part of the request ids; unique per run.
+        on_tokens: called with what was newly committed, as it arrives.
 
     Raises:
         RequestError: a request was refused or failed; the others were finished first.
@@ -92,13 +103,14 @@ def run_jobs(
     while waiting or streams:
         while waiting and len(streams) < concurrency:
             index, job = waiting.pop(0)
-            stream = deployment.client.open(f"{name}-{index}", prompt=job.prompt, sampling=job.sampling)
+            request = f"{job.domain}:{name}-{index}" if job.domain else f"{name}-{index}"
+            stream = deployment.client.open(request, prompt=job.prompt, sampling=job.sampling)
             streams[stream.request] = (index, stream)
             started_s = started_s or stream.opened_s
         for stream, fresh in deployment.client.poll(timeout_s=0.25):
             index = streams[stream.request][0]
             if on_tokens is not None and len(stream.tokens) > told[index]:
-                on_tokens(index, stream.tokens[told[index] :])
+                on_tokens(index, stream.tokens[told[index] :], stream.kinds[told[index] :])
                 told[index] = len(stream.tokens)
             if stream.reason and not fresh:
                 del streams[stream.request]
@@ -110,6 +122,39 @@ def run_jobs(
     if failed is not None:
         message, _, fix = failed.reason.removeprefix("error: ").partition("\n  fix: ")
         raise RequestError(message, fix=fix or None)
-    after = deployment.client.last_stats
-    stats = {k: v if k in _GAUGES else v - before.get(k, 0.0) for k, v in after.items()}
+    stats = stats_between(before, deployment.client.last_stats, streams=finished)
     return RunResult(streams=finished, wall_s=ended_s - started_s, stats=stats)
+
+
+def stats_between(
+    before: Mapping[str, float], after: Mapping[str, float], *, streams: Sequence[Stream]
+) -> dict[str, float]:
+    """What the leader did for these requests alone, from its totals at the end of the run before and of this one.
+
+    Between the two runs it had no request: that much of `time_idle_s` is taken off. A total that fell began anew (a
+    drafter that was started again).
+    """
+    stats = {
+        key: one - before.get(key, 0.0) if key not in GAUGES and one >= before.get(key, 0.0) else one
+        for key, one in after.items()
+    }
+    opened = [stream.stats["opened_at_s"] for stream in streams if "opened_at_s" in stream.stats]
+    if opened and "clock_s" in after:
+        first = min(opened)
+        unused_s = first - before.get("clock_s", after["born_s"])
+        stats["time_idle_s"] = max(stats.get("time_idle_s", 0.0) - unused_s, 0.0)
+        stats["leader_wall_s"] = after["clock_s"] - first
+    return stats
+
+
+def merge_runs(runs: Sequence[RunResult]) -> RunResult:
+    """Runs of one deployment, one after another, as one: times and counts are sums, medians are medians of medians."""
+    stats: dict[str, float] = defaultdict(float)
+    for run in runs:
+        for key, one in run.stats.items():
+            stats[key] += one
+    for key in GAUGES & stats.keys():
+        values = sorted(run.stats[key] for run in runs if key in run.stats)
+        stats[key] = values[len(values) // 2]
+    streams = [stream for run in runs for stream in run.streams]
+    return RunResult(streams=streams, wall_s=sum(run.wall_s for run in runs), stats=dict(stats))

@@ -1,185 +1,173 @@
-"""What a person sees: streamed text on standard output, tables on standard error. It computes no figure."""
+"""What a person sees of a run's figures: tables on standard error. It computes no figure."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from dist_spec.bench.accounts import Calibration, acceptance_by_depth, calibrations, ready_depths, time_shares
 from dist_spec.bench.compare import Comparison
+from dist_spec.bench.efficiency import Efficiency
 from dist_spec.bench.run import RunResult
-from dist_spec.models.tokenizer import IncrementalDetokenizer, Tokenizer
+
+VARIANT_NAMES: Mapping[str, str] = {
+    "speculative": "with drafting",
+    "plain": "plain, same device",
+    "plain_all_devices": "plain, all devices used",
+    "ready": "full tree ready at every start (waiting off the clock)",
+    "none_pull": "control: synchronous (none/pull), waiting on the clock",
+    "off": "control: drafters attached, drafting off",
+    "random_drafter": "control: a drafter that guesses at random",
+}
 
 
-class TextPrinter:
-    """Prints text as it is committed: live for one request at a time, else each text when it is complete. What follows a
-    stop string is not shown."""
-
-    def __init__(
-        self, tokenizer: Tokenizer, *, texts: Sequence[str], live: bool, quiet: bool, stops: Sequence[str] = ()
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._prompts = texts
-        self._live = live
-        self._quiet = quiet
-        self._stops = stops
-        self._detokenizers: dict[int, tuple[IncrementalDetokenizer, StopFilter]] = {}
-
-    def show(self, index: int, tokens: list[int]) -> None:
-        """Newly committed tokens of request `index`."""
-        if self._quiet or not self._live:
-            return
-        if index not in self._detokenizers:
-            self._end(index - 1)
-            self._header(index)
-            self._detokenizers[index] = (IncrementalDetokenizer(self._tokenizer), StopFilter(self._stops))
-        detokenizer, until_stop = self._detokenizers[index]
-        sys.stdout.write(until_stop.push("".join(detokenizer.push(token) for token in tokens)))
-        sys.stdout.flush()
-
-    def finish(self, result: RunResult) -> None:
-        """The run is over: complete the last line, or print all texts."""
-        if self._quiet:
-            return
-        if self._live:
-            self._end(len(result.streams) - 1)
-            return
-        for index, stream in enumerate(result.streams):
-            self._header(index)
-            sys.stdout.write(cut_at_stop(self._tokenizer.decode(stream.tokens), self._stops) + "\n")
-        sys.stdout.flush()
-
-    def outputs(self, comparison: Comparison) -> list[str]:
-        """The texts of the first run, cut before a stop string."""
-        streams = comparison.runs["speculative"][0].streams
-        return [cut_at_stop(self._tokenizer.decode(stream.tokens), self._stops) for stream in streams]
-
-    def _header(self, index: int) -> None:
-        if len(self._prompts) > 1:
-            first_line = self._prompts[index].strip().splitlines()[0]
-            print(f"\n\033[1m> {first_line[:100]}\033[0m" if sys.stdout.isatty() else f"\n> {first_line[:100]}")
-
-    def _end(self, index: int) -> None:
-        if index in self._detokenizers:
-            detokenizer, until_stop = self._detokenizers[index]
-            sys.stdout.write(until_stop.push(detokenizer.flush()) + until_stop.flush() + "\n")
-            sys.stdout.flush()
+def table_of(title: str, *columns: str, left: int = 1) -> Table:
+    """An empty table; the first `left` columns are texts, the others figures."""
+    table = Table(title=title, title_justify="left")
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < left else "right")
+    return table
 
 
-class StopFilter:
-    """Lets text through up to the first stop string; what may be the beginning of one is held back."""
+def show_stats(console: Console, run: RunResult, report: Mapping[str, Any]) -> None:
+    """Where the time went, what was drafted, and what the links carried.
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = stops
-        self._held = ""
-        self._stopped = False
-
-    def push(self, text: str) -> str:
-        """What may be shown now."""
-        if self._stopped:
-            return ""
-        self._held += text
-        shown = cut_at_stop(self._held, self._stops)
-        self._stopped = len(shown) < len(self._held)
-        if not self._stopped:
-            shown = shown[: max(0, len(shown) - max(map(len, self._stops), default=1) + 1)]
-        self._held = "" if self._stopped else self._held[len(shown) :]
-        return shown
-
-    def flush(self) -> str:
-        """What is still held back, once the text is over."""
-        held, self._held = self._held, ""
-        return held
-
-
-def cut_at_stop(text: str, stops: Sequence[str]) -> str:
-    """The text before the first stop string in it."""
-    places = [at for at in (text.find(stop) for stop in stops) if at >= 0]
-    return text[: min(places)] if places else text
-
-
-def show_stats(console: Console, run: RunResult) -> None:
-    """Where the target's time went, what was drafted, and what the links carried."""
-    table = Table(title="target process, time by phase", title_justify="left")
-    for name in ("phase", "seconds", "share"):
-        table.add_column(name, justify="left" if name == "phase" else "right")
-    phases = run.phases()
-    total = sum(phases.values()) or 1.0
-    for phase, spent in sorted(phases.items(), key=lambda item: -item[1]):
-        table.add_row(phase, f"{spent:.3f}", f"{spent / total:.1%}")
-    console.print(table)
+    Args:
+        report: `run_figures` of this run.
+    """
+    _show_time(console, run)
+    _show_latency(console, report)
     stats = run.stats
     rows = max(stats.get("session_rows", 0.0), 1.0)
     console.print(
-        f"acceptance length {run.acceptance_length:.2f} tokens per verification; "
-        f"{stats.get('session_ready_rows', 0) / rows:.0%} of verifications found a draft tree ready; "
+        f"{stats.get('session_steps', 0):.0f} steps; acceptance length {run.acceptance_length:.2f} tokens per "
+        f"verification; {stats.get('session_ready_rows', 0) / rows:.0%} of verifications found a draft tree ready; "
         f"nodes drafted {stats.get('session_drafted', 0):.0f}, verified {stats.get('session_verified', 0):.0f}, "
         f"accepted {stats.get('session_accepted', 0):.0f}; "
-        f"coordination {stats.get('coordination_ms_median', 0):.2f} ms (median per step)"
+        f"processors, noise, verdict and all that follows {stats.get('overhead_ms_median', 0):.2f} ms, of which tree, "
+        f"messages and commit {stats.get('handling_ms_median', 0):.2f} ms (medians per step)"
     )
-    _show_drafters(console, run)
-    _show_depths(console, stats)
-    _show_links(console, stats, tokens=run.num_tokens)
+    _show_drafters(console, run, report["occupancy"])
+    _show_ready_depths(console, run)
+    _show_acceptance(console, run)
+    for what, calibration in calibrations(stats).items():
+        _show_calibration(console, what, calibration)
+    _show_links(console, report["transfers"], tokens=run.num_tokens)
 
 
-def _show_drafters(console: Console, run: RunResult) -> None:
-    for key, busy_s in run.stats.items():
-        if key.startswith("drafter_") and key.endswith("_busy_s"):
-            name = key.removeprefix("drafter_").removesuffix("_busy_s")
+def _show_time(console: Console, run: RunResult) -> None:
+    shares = time_shares(run)
+    wall = shares.wall_s or 1.0
+    table = table_of("target process, time by phase", "phase", "seconds", "share")
+    for phase, spent in sorted(run.phases().items(), key=lambda item: -item[1]):
+        table.add_row(phase, f"{spent:.3f}", f"{spent / wall:.1%}")
+    table.add_row(
+        "idle (queue empty)", f"{shares.idle_s['queue_empty']:.3f}", f"{shares.idle_s['queue_empty'] / wall:.1%}"
+    )
+    console.print(table)
+    idle = sum(shares.idle_s.values())
+    causes = ", ".join(f"{cause} {spent:.3f} s" for cause, spent in shares.idle_s.items() if spent > 0)
+    console.print(
+        f"forward {shares.forward_s:.3f} + coordination {shares.coordination_s:.3f} + idle {idle:.3f} s"
+        f"{f' ({causes})' if causes else ''} = {shares.accounted_s / wall:.2%} of {shares.wall_s:.3f} s at the leader; "
+        f"{shares.outside_s:.3f} s more at the frontend"
+    )
+
+
+def _show_latency(console: Console, report: Mapping[str, Any]) -> None:
+    first, between = report["time_to_first_token_s"], report["time_between_tokens_s"]
+
+    def ms(figures: Mapping[str, float | None]) -> str:
+        return ", ".join(f"{name} {1e3 * one:.1f} ms" for name, one in figures.items() if one is not None) or "-"
+
+    console.print(f"time to first token: {ms(first)}; time between tokens: {ms(between)}")
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in report["request_shares"].items())
+    console.print(f"requests' time: {shares or '-'}")
+
+
+def _show_drafters(console: Console, run: RunResult, occupancy: Mapping[str, float]) -> None:
+    console.print(f"target: busy with forwards {occupancy['target']:.1%} of the time")
+    for name, busy in occupancy.items():
+        if name != "target":
             nodes = run.stats.get(f"drafter_{name}_nodes", 0)
+            busy_s = run.stats.get(f"drafter_{name}_busy_s", 0.0)
             console.print(
-                f"drafter {name}: drafting {busy_s:.2f} s beside the target's {run.phases().get('forward', 0):.2f} s of "
-                f"forwards, {nodes:.0f} nodes streamed ahead; exposed (the target waited) {run.waited_s():.3f} s"
+                f"drafter {name}: drafting {busy:.1%} of the time ({busy_s:.2f} s, as of its last heartbeat), "
+                f"{nodes:.0f} nodes streamed ahead"
             )
+    if run.waited_s() > 0:
+        console.print(f"exposed (the target waited for drafters): {run.waited_s():.3f} s")
 
 
-def _show_depths(console: Console, stats: Mapping[str, float]) -> None:
-    depths = sorted(int(key[6:-5]) for key in stats if key.startswith("depth_") and key.endswith("_rows"))
-    table = Table(title="depth of the tree at hand when a verification starts", title_justify="left")
-    for name in ("ready depth", "verifications", "tokens per verification"):
-        table.add_column(name, justify="right")
-    for depth in depths:
-        rows, tokens = stats[f"depth_{depth}_rows"], stats[f"depth_{depth}_tokens"]
-        if rows:
-            table.add_row(str(depth), f"{rows:.0f}", f"{tokens / rows:.2f}")
+def _show_ready_depths(console: Console, run: RunResult) -> None:
+    table = table_of(
+        "depth of the tree at hand when a verification starts", "ready depth", "verifications", "tokens",
+        "tokens per verification", left=0,
+    )  # fmt: skip
+    for depth, rows, tokens in ready_depths(run.stats):
+        table.add_row(str(depth), f"{rows}", f"{tokens}", f"{tokens / rows:.2f}")
     console.print(table)
 
 
-def _show_links(console: Console, stats: Mapping[str, float], *, tokens: int) -> None:
-    table = Table(title="messages", title_justify="left")
-    for name in ("link", "kind", "messages", "bytes", "bytes per token"):
-        table.add_column(name, justify="left" if name in ("link", "kind") else "right")
-    for key, messages in stats.items():
-        if key.startswith("link_") and key.endswith("_messages") and messages:
-            base = key.removesuffix("_messages")
-            peer, direction, kind = base.removeprefix("link_").rsplit("_", 2)
-            size = stats.get(f"{base}_bytes", 0.0)
-            arrow = "to" if direction == "out" else "from"
-            per_token = f"{size / max(tokens, 1):.1f}"
-            table.add_row(f"{arrow} {peer}", kind, f"{messages:.0f}", f"{size:.0f}", per_token)
+def _show_acceptance(console: Console, run: RunResult) -> None:
+    rows = acceptance_by_depth(run.stats)
+    if not rows:
+        return
+    table = table_of(
+        "acceptance by depth in the verified tree", "depth", "trees that deep", "nodes verified", "accepted",
+        "accepted / trees", left=0,
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(str(row.depth), f"{row.rows}", f"{row.verified}", f"{row.accepted}", f"{row.acceptance:.2f}")
+    console.print(table)
+
+
+def _show_calibration(console: Console, what: str, calibration: Calibration) -> None:
+    if not calibration.bins:
+        return
+    table = table_of(f"calibration of {what}", "predicted", "observed", "samples", left=0)
+    for count, predicted, observed in calibration.bins:
+        table.add_row(f"{predicted:.2f}", f"{observed:.2f}", f"{count}")
+    console.print(table)
+    console.print(f"calibration error of {what}: {calibration.error:.3f} (mean over samples)")
+
+
+def _show_links(console: Console, transfers: Sequence[Mapping[str, Any]], *, tokens: int) -> None:
+    table = table_of(
+        "transfer ledger", "link", "kind", "messages", "bytes", "bytes per token", "hidden ms", "exposed ms", left=2
+    )
+    for row in transfers:
+        arrow = "to" if row["direction"] == "out" else "from"
+        table.add_row(
+            f"{arrow} {row['peer']}" if row["peer"] != "*" else "all links",
+            row["kind"],
+            f"{row['messages']}",
+            f"{row['bytes']}",
+            f"{row['bytes'] / max(tokens, 1):.1f}",
+            f"{1e3 * row['hidden_s']:.2f}",
+            f"{1e3 * row['exposed_s']:.2f}",
+        )
     console.print(table)
 
 
 def show_comparison(console: Console, comparison: Comparison, report: Mapping[str, Any]) -> None:
     """Speed of every variant and whether the text is the same."""
-    names = {
-        "speculative": "with drafting",
-        "plain": "plain, same device",
-        "plain_all_devices": "plain, all devices used",
-        "ready": "full tree ready at every start (waiting off the clock)",
-    }
-    table = Table(title=f"{report['rounds']} rounds, medians", title_justify="left")
-    for name in ("variant", "tokens/s", "ours / variant"):
-        table.add_column(name, justify="left" if name == "variant" else "right")
+    table = table_of(f"{report['rounds']} rounds, medians", "variant", "tokens/s", "ours / variant")
     for variant in comparison.runs:
-        ratio = comparison.ratio(variant)
-        rate = report[f"tokens_per_s_{variant}"]
-        shown = report["pipeline_efficiency"] if variant == "ready" else ratio
-        table.add_row(names[variant], "" if variant == "ready" else f"{rate:.1f}", f"{shown:.2f}x")
+        if variant == "ready":
+            synchronous = report["tokens_per_s_none_pull"]
+            shown = f"{synchronous:.1f}" if synchronous else "-"
+            table.add_row(VARIANT_NAMES["none_pull"], shown, f"{report['speedup_vs_none_pull']:.2f}x")
+            continue
+        rate, ratio = report[f"tokens_per_s_{variant}"], comparison.ratio(variant)
+        table.add_row(VARIANT_NAMES[variant], f"{rate:.1f}", f"{ratio:.2f}x")
     console.print(table)
+    show_efficiency(console, comparison.efficiency())
+    if report["equal"] is None:
+        return
     verdict = "[green]equal[/green]" if report["equal"] else "[red]NOT equal[/red]"
     kind = "bit for bit (batch-invariant)" if report["batch_invariant"] else "up to numeric ties"
     console.print(
@@ -188,7 +176,47 @@ def show_comparison(console: Console, comparison: Comparison, report: Mapping[st
     )
 
 
+def show_efficiency(console: Console, efficiency: Efficiency | None) -> None:
+    """Pipeline efficiency, and what it lacks to 1 by cause."""
+    if efficiency is None:
+        return
+    table = table_of("pipeline efficiency: lost against a full tree at every start", "cause", "ms per token", "share")
+    for part, share in efficiency.loss_shares().items():
+        table.add_row(part.replace("_", " "), f"{1e3 * efficiency.loss_s[part]:.3f}", f"{share:.1%}")
+    console.print(table)
+    console.print(
+        f"pipeline efficiency {efficiency.value:.3f}: {1e3 * efficiency.ours_s:.2f} ms per token, "
+        f"{1e3 * efficiency.ready_s:.2f} with a full tree at every start"
+    )
+
+
+def show_domains(console: Console, domains: Mapping[str, Mapping[str, Any]]) -> None:
+    """One line per domain."""
+    table = table_of("by domain", "domain", "tokens", "tokens/s", "acceptance length", "ours / plain", "all devices")
+    for name, row in domains.items():
+        ratios = (row.get("speedup_vs_plain"), row.get("speedup_vs_plain_all_devices"))
+        shown = [f"{ratio:.2f}x" if ratio else "-" for ratio in ratios]
+        table.add_row(
+            name, f"{row['num_tokens']}", f"{row['tokens_per_s']:.1f}", f"{row['acceptance_length']:.2f}", *shown
+        )
+    console.print(table)
+
+
+def show_loops(console: Console, loops: Mapping[str, Any], *, num_texts: int) -> None:
+    """Texts that end in a loop, and the speed without their loops."""
+    ratio = "".join(
+        f", {loops[f'speedup_vs_plain_{how}']:.2f}x plain {how}"
+        for how in ("with", "without")
+        if loops.get(f"speedup_vs_plain_{how}")
+    )
+    console.print(
+        f"looping tails: {loops['num_texts']} of {num_texts} texts, {loops['num_tokens']} tokens; tokens/s of a request "
+        f"{loops['tokens_per_s_with'] or 0:.1f} with them, {loops['tokens_per_s_without'] or 0:.1f} without{ratio}"
+    )
+
+
 def show_peers(console: Console, report: Mapping[str, Any]) -> None:
+    """Beside transformers' own generation."""
     console.print(
         f"transformers' generate on the same core: plain {report['tokens_per_s_hf_plain']:.1f} tokens/s, prompt lookup "
         f"{report['tokens_per_s_hf_prompt_lookup']:.1f} ({report['hf_prompt_lookup_speedup']:.2f}x its plain); ours "

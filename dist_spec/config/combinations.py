@@ -17,6 +17,8 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 def check_combinations(config: Config) -> None:
     """Raises ConfigError (contradiction) or UnsupportedError (sensible, but not in this release)."""
     _check_speculation(config)
+    if config.verification.rule == "rejection":
+        _check_blind(config)
     _check_drafters(config)
     _check_target(config)
     _check_transport(config)
@@ -47,16 +49,44 @@ def _check_speculation(config: Config) -> None:
         )
 
 
+def _check_blind(config: Config) -> None:
+    """Law 5: under a rule that weighs a draft with the law it was drawn from, whatever could prefer one drafted token to
+    another is refused. Drafting off is always fine."""
+    speculation = config.speculation
+    if not config.drafters or speculation.budget == 0:
+        return
+    way_out = "or verification.rule: coupled, which allows any choice"
+    if speculation.growth in ("best_first", "fan_out"):
+        raise ConfigError(
+            f"speculation.growth: {speculation.growth} prefers some drafted tokens to others, which looks at drafted "
+            "tokens: verification.rule: rejection forbids it (law 5)",
+            fix=f"set speculation.growth: optimistic and verify_shape: chain (delivery: pull: growth: none too), {way_out}",
+        )
+    if speculation.verify_shape != "chain":
+        raise ConfigError(
+            "speculation.verify_shape: tree offers several tokens per position, verification.rule: rejection weighs one",
+            fix=f"set speculation.verify_shape: chain, {way_out}",
+        )
+    if len(config.drafters) > 1:
+        names = ", ".join(drafter.name for drafter in config.drafters)
+        raise ConfigError(
+            f"drafters: {names} would compete for the same positions, and who comes first may depend on what was drafted: "
+            "verification.rule: rejection takes the drafts of one (law 5)",
+            fix=f"keep one drafter, {way_out}",
+        )
+    for index, drafter in enumerate(config.drafters):
+        if drafter.kind == "suffix" and drafter.remember:
+            raise ConfigError(
+                f"drafters.{index}.remember: a text remembered from a request with the same seed and prompt was chosen by "
+                "the very numbers that verification.rule: rejection would judge it with",
+                fix=f"set drafters.{index}.remember: false, {way_out}",
+            )
+
+
 def _check_drafters(config: Config) -> None:
     for name, count in Counter(drafter.name for drafter in config.drafters).items():
         if count > 1:
             raise ConfigError(f"drafters: {count} drafters are called {name!r}", fix="give each drafter another `name`")
-    inside = [drafter.name for drafter in config.drafters if drafter.placement == "leader"]
-    if len(inside) > 1:
-        raise ConfigError(
-            f"drafters: {' and '.join(inside)} are both placed inside the leader, which asks one",
-            fix="set placement: process for all but one of them",
-        )
     for index, drafter in enumerate(config.drafters):
         if drafter.name in RESERVED_NAMES:
             raise ConfigError(f"drafters.{index}.name: {drafter.name!r} is reserved", fix="choose another name")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 from pydantic import ValidationError
 
+from dist_spec.config.aliases import resolve_aliases
 from dist_spec.config.problems import config_error
 from dist_spec.config.schema import Config
 from dist_spec.errors import ConfigError
@@ -41,11 +42,13 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load_config(path: str | Path | None, *, sets: Sequence[str] = (), overrides: Iterable[Override] = ()) -> Config:
+def load_config(
+    path: str | Path | Mapping[str, Any] | None, *, sets: Sequence[str] = (), overrides: Iterable[Override] = ()
+) -> Config:
     """The checked settings.
 
     Args:
-        path: a YAML file, or None when everything is given by `sets` and `overrides`.
+        path: a YAML file, plain data as such a file holds it, or None when everything is given by `sets` and `overrides`.
         sets: "drafters.0.num_draft_tokens=6" and the like; values are YAML. Applied last.
         overrides: places and values from options of the command line.
 
@@ -53,7 +56,10 @@ def load_config(path: str | Path | None, *, sets: Sequence[str] = (), overrides:
         ConfigError: the file cannot be read, or a setting is wrong (names the place, the allowed values and a fix).
         UnsupportedError: a setting asks for something that is not in this release.
     """
-    data = _read(Path(path)) if path is not None else {}
+    # Aliases of the file first, so that an option overrides a setting under whichever name the file has it.
+    source = "settings" if isinstance(path, Mapping) else str(path) if path is not None else "command line"
+    given = copy.deepcopy(dict(path)) if isinstance(path, Mapping) else _read(Path(path)) if path is not None else {}
+    data = resolve_aliases(given, source=source)
     for place, value in overrides:
         _assign(data, place.split("."), value, option=place)
     for text in sets:
@@ -61,11 +67,12 @@ def load_config(path: str | Path | None, *, sets: Sequence[str] = (), overrides:
         _assign(data, place.split("."), value, option=f"--set {text}")
     if not data.get("target") and path is None:
         raise ConfigError("no target model is given", fix="give --config FILE, or --target ID (and --drafter ID)")
-    return parse_config(data, source=str(path) if path is not None else "command line")
+    return parse_config(data, source=source)
 
 
 def parse_config(data: Any, *, source: str = "settings") -> Config:
     """Checked settings from plain data (dicts, lists, numbers, strings)."""
+    data = resolve_aliases(data, source=source)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -85,8 +92,8 @@ def parse_set(text: str) -> Override:
 
 
 def parse_drafter_option(text: str) -> dict[str, Any]:
-    """`--drafter ngram` is prompt lookup, anything else the name of a model."""
-    return {"kind": "ngram"} if text == "ngram" else {"kind": "model", "model": text}
+    """`--drafter ngram` is prompt lookup, `suffix` lookup in all that was said, anything else the name of a model."""
+    return {"kind": text} if text in ("ngram", "suffix") else {"kind": "model", "model": text}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -151,6 +151,8 @@ def _path(details: ErrorDetails) -> Iterator[str]:
     for index, part in enumerate(loc):
         if index == 2 and loc[0] == "drafters" and part in DRAFTER_KINDS:
             continue
+        if index == 2 and loc[:2] == ("speculation", "budget"):
+            continue
         yield str(part)
 
 

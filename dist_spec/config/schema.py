@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from dist_spec.config.combinations import check_combinations
 from dist_spec.errors import ConfigError
@@ -20,6 +20,16 @@ Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 DEFAULT_MODEL_LEN = 4096
 """Longest sequence of a target whose `max_model_len` is not set (less where the model was made for less)."""
+
+
+def _budget_tag(value: Any) -> str:
+    return "auto" if value == "auto" else "nodes"
+
+
+Budget: TypeAlias = Annotated[
+    Annotated[Literal["auto"], Tag("auto")] | Annotated[int, Field(ge=0, le=1024), Tag("nodes")],
+    Discriminator(_budget_tag),  # so that a wrong number is told in one sentence and not as two alternatives
+]
 
 
 class _Settings(BaseModel):
@@ -58,7 +68,8 @@ class ModelDrafterConfig(_Settings):
     """A smaller language model with the target's tokenizer, in a process of its own.
 
     `width` leaves are expanded per draft step and the best `num_children` guesses below each are published.
-    `num_draft_tokens` caps the depth of the tree (default: 16).
+    `num_draft_tokens` caps the depth of the tree (default: 16 for drafts on demand; ahead of time the pace of drafting and
+    verification caps it, at most 64).
     """
 
     kind: Literal["model"]
@@ -152,7 +163,7 @@ class SpeculationConfig(_Settings):
     delivery: Literal["push", "pull"] = "push"
     verify_shape: Literal["chain", "tree"] = "tree"
     on_miss: Literal["plain", "draft", "wait"] = "plain"
-    budget: Literal["auto"] | Annotated[int, Field(ge=0, le=1024)] = "auto"
+    budget: Budget = "auto"
     max_budget: Annotated[int, Field(ge=1, le=1024)] = 32
     fan_out: Annotated[int, Field(ge=1, le=64)] = 3
     max_wait_s: Seconds = 0.005
@@ -182,12 +193,13 @@ class SamplingConfig(_Settings):
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     presence_penalty: Annotated[float, Field(ge=-100, le=100)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-100, le=100)] = 0.0
     logit_bias: dict[Annotated[int, Field(ge=0, strict=False)], Annotated[float, Field(allow_inf_nan=False)]] = {}
     bad_words: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     min_tokens: Annotated[int, Field(ge=0)] = 0
+    logprobs: Annotated[int, Field(ge=0, le=64)] | None = None
 
 
 class TransportConfig(_Settings):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dist_spec.core.messages import Open
 from dist_spec.core.sequence import Decode, Sequence
+from dist_spec.core.types import Sampling
 from dist_spec.errors import RequestError
 
 
@@ -43,6 +44,7 @@ def admissible(message: Open, facts: TargetFacts) -> Sequence:
         raise RequestError(f"{name}: max_tokens is {message.sampling.max_tokens}, {len(generated)} are there already")
     if message.sampling.stop and facts.decode is None:
         raise RequestError(f"{name}: stop strings need a tokenizer, this target has none", fix="use stop_token_ids")
+    _check_processors(name, message.sampling, facts)
     return Sequence(
         message.request,
         message.generation,
@@ -54,3 +56,23 @@ def admissible(message: Open, facts: TargetFacts) -> Sequence:
         eos_ids=facts.eos_ids,
         decode=facts.decode,
     )
+
+
+def _check_processors(name: str, sampling: Sampling, facts: TargetFacts) -> None:
+    """What can be known before the first row of logits; a row that is emptied later ends its request then."""
+    named = {
+        "logit_bias": [token for token, _ in sampling.logit_bias],
+        "bad_words": [token for word in sampling.bad_words for token in word],
+        "stop_token_ids": sampling.stop_token_ids,
+    }
+    for parameter, ids in named.items():
+        if max(ids, default=0) >= facts.vocab_size:
+            raise RequestError(
+                f"{name}: {parameter} names token {max(ids)}, the vocabulary has {facts.vocab_size}",
+                fix="use ids of the target's tokenizer",
+            )
+    banned = {word[0] for word in sampling.bad_words if len(word) == 1}
+    if sampling.min_tokens > 0:
+        banned |= {*sampling.stop_token_ids} if sampling.ignore_eos else {*sampling.stop_token_ids, *facts.eos_ids}
+    if len(banned) >= facts.vocab_size:
+        raise RequestError(f"{name}: every token is banned", fix="ban fewer tokens (bad_words, min_tokens)")

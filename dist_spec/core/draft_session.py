@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dist_spec.core.draft import Draft
+from dist_spec.core.growth.pace import Pace
 from dist_spec.core.growth.policies import build_growth
-from dist_spec.core.messages import MAX_NODES, Bye, Close, Commit, Message, Need, Open, Propose
+from dist_spec.core.growth.share import Share
+from dist_spec.core.guesses import Guesses
+from dist_spec.core.messages import MAX_NODES, Bye, Close, Commit, Forget, Message, Need, Open, Ping, Propose
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.selection import select_trees
 from dist_spec.core.settings import Speculation
@@ -44,16 +45,24 @@ class DraftSession:
 
     Args:
         first_serial: number of the first proposal; lives of one drafter that a record must tell apart begin anew.
+
+    Attributes:
+        pace: how fast drafting and verification go; whoever knows the link's latency sets it there.
+        forgotten: the leader asked to forget what ended requests left behind; whoever heeds it sets it back.
     """
 
     def __init__(self, settings: Speculation, *, first_serial: int = 1) -> None:
         self.settings = settings
-        self.growth = build_growth(settings)
+        self.pace = Pace()
+        self.share = Share()
+        self.growth = build_growth(settings, pace=self.pace, share=self.share)
+        self.guesses = Guesses(settings)
         self.drafts: dict[tuple[str, int], Draft] = {}
         self.closed: list[tuple[str, int]] = []
         self.steps = 0
         self.num_drafted = 0
         self.refused: Bye | None = None
+        self.forgotten = False
         self._serial = first_serial
 
     def receive(self, message: Message, *, now: float) -> list[Message]:
@@ -67,6 +76,10 @@ class DraftSession:
                 self._forget((message.request, message.generation))
             case Bye(fatal=True):
                 self.refused = message
+            case Ping():
+                self.share.index, self.share.count = message.share_index, max(message.share_count, 1)
+            case Forget():
+                self.forgotten = True
             case _:
                 pass
         return []
@@ -74,11 +87,13 @@ class DraftSession:
     def _open(self, message: Open, *, now: float) -> list[Message]:
         key = (message.request, message.generation)
         tokens = [*message.prompt.tolist(), *message.generated.tolist()]
+        if not tokens:
+            return []  # no request begins with nothing
         if any(k[0] == key[0] and k[1] > key[1] for k in self.drafts):
             return []  # late: the request has begun anew since
         draft = self.drafts.get(key)
         if draft is not None and tokens[: len(draft.prefix)] == draft.prefix.tokens:
-            draft.commit(tokens[len(draft.prefix) :])
+            self._advance(draft, tokens[len(draft.prefix) :])
         elif draft is None or tokens != draft.prefix.tokens[: len(tokens)]:
             draft = self._begin(key, tokens, message)
         draft.heard_s = now
@@ -106,6 +121,7 @@ class DraftSession:
         if draft is None:
             return [Need(request=message.request, generation=message.generation, have_length=0)]
         draft.heard_s = now
+        self.guesses.floor = message.floor
         tokens = message.tokens.tolist()
         prefix, base = draft.prefix, message.base_length
         known = len(prefix) - base
@@ -117,10 +133,17 @@ class DraftSession:
             have = len(draft.prefix) if known < 0 else 0
             return [Need(request=draft.request, generation=draft.generation, have_length=have)]
         if known < len(tokens):
-            draft.commit(tokens[known:])
+            self.pace.committed(draft.key, now=now)
+            self._advance(draft, tokens[known:])
         if message.ask and known <= len(tokens):
             draft.ask()
+        if self.settings.delivery == "push" and (lifted := self.guesses.lifted(draft)):
+            return [self._propose(draft, lifted), *self._answer(draft)]
         return self._answer(draft)
+
+    def _advance(self, draft: Draft, tokens: Sequence[int]) -> None:
+        self.guesses.committed(draft, tokens)
+        draft.commit(tokens)
 
     def tick(self, *, now: float) -> list[Message]:
         """Ask about requests that the leader has not spoken of for long: the end of one, too, may have been lost."""
@@ -133,6 +156,7 @@ class DraftSession:
         return needs
 
     def _forget(self, key: tuple[str, int]) -> None:
+        self.pace.closed(key)
         if self.drafts.pop(key, None) is not None:
             self.closed.append(key)
 
@@ -141,8 +165,12 @@ class DraftSession:
         closed, self.closed = self.closed, []
         return closed
 
-    def next_batch(self) -> DraftBatch | None:
-        """Leaves to expand now, the best over all requests; None when there is nothing useful to do."""
+    def next_batch(self, *, now: float | None = None) -> DraftBatch | None:
+        """Leaves to expand now, the best over all requests; None when there is nothing useful to do.
+
+        Args:
+            now: for the pace; None: nobody keeps time.
+        """
         limit = self.growth.num_leaves
         ranked = sorted(
             (
@@ -152,7 +180,10 @@ class DraftSession:
             ),
         )[: max(limit, len(self.drafts))]
         if not ranked:
+            self.pace.rested()
             return None
+        if now is not None:
+            self.pace.began(now=now)
         drafts = list(self.drafts.values())
         rows: dict[int, list[int]] = {}
         for _, _, row, leaf in ranked:
@@ -173,16 +204,13 @@ class DraftSession:
         """
         self.steps += 1
         messages: list[Message] = []
-        for draft, leaves, below in zip(batch.drafts, batch.leaves, expansions, strict=True):
-            fresh = [
-                node
-                for leaf, expansion in zip(leaves, below, strict=True)
-                for node in _grow(draft.tree, leaf, expansion)
-            ]
-            self.num_drafted += len(fresh)
+        fresh = self.guesses.take(batch.drafts, batch.leaves, expansions)
+        for draft, nodes in zip(batch.drafts, fresh, strict=True):
+            self.num_drafted += len(nodes)
             draft.steps_since_ask += 1
-            if self.settings.delivery == "push" and fresh:
-                draft.held += fresh
+            worth = self.guesses.worth_sending(draft, nodes) if self.settings.delivery == "push" else []
+            if worth:
+                draft.held += worth
                 draft.asked = False
             else:
                 messages.extend(self._answer(draft))
@@ -207,6 +235,8 @@ class DraftSession:
         if settings.verify_shape == "tree":
             cap = settings.num_draft_tokens
             [nodes] = select_trees([tree], depth_caps=[cap], budget=max(_ANSWER_NODES, settings.budget))
+        nodes = [node for node in nodes if tree.score(node) >= self.guesses.floor]
+        tree.withheld.difference_update(nodes)
         return [self._propose(draft, nodes)]
 
     def _propose(self, draft: Draft, nodes: Sequence[int]) -> Propose:
@@ -222,14 +252,5 @@ class DraftSession:
             parents=parents[:MAX_NODES],
             scores=scores[:MAX_NODES],
             serial=serial,
+            laws=draft.tree.export_laws(nodes)[:MAX_NODES],
         )
-
-
-def _grow(tree: DraftTree, leaf: int, expansion: Expansion) -> list[int]:
-    """Graft guesses below a leaf; inner nodes of a sub-tree count as expanded. Returns the nodes that are new."""
-    before = len(tree)
-    ids = tree.graft(leaf, expansion.tokens, expansion.parents, expansion.scores)
-    for parent in set(np.asarray(expansion.parents).tolist()):
-        if parent >= 0:
-            tree.expanded[ids[parent]] = True
-    return [node for node in ids if node >= before]

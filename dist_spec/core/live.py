@@ -73,7 +73,7 @@ class Live:
     def count(self, row: PlanRow, *, num_accepted: int, now: float) -> None:
         usage, nodes = self.usage, row.forward.num_nodes
         usage.steps += 1
-        usage.ready_steps += nodes > 0
+        usage.ready_steps += row.tree_depth > 0
         usage.verified += nodes
         usage.accepted += num_accepted
         depths = range(1, row.ready_depth + 1)
@@ -87,7 +87,7 @@ class Live:
             self.first_token_s = now
         self.last_token_s = now
 
-    def tell_twice(self, commit: Commit) -> Commit:
+    def tell_twice(self, commit: Commit, *, floor: float) -> Commit:
         """The commit with the one before it in front: a drafter that lost that one needs no round trip to catch up.
 
         Costs 4 bytes per token; a lost commit else costs the guesses of a whole verification and a `Need`.
@@ -95,7 +95,7 @@ class Live:
         since, self.told_length = self.told_length or commit.base_length, commit.base_length
         prefix = self.sequence.prefix
         tokens = np.array(prefix.tokens[since:], np.int32)
-        return replace(commit, base_length=since, base_digest=prefix.digests[since], tokens=tokens)
+        return replace(commit, base_length=since, base_digest=prefix.digests[since], tokens=tokens, floor=floor)
 
     def report(self) -> dict[str, float]:
         """Flat figures of this request for its frontend."""
@@ -108,6 +108,7 @@ class Live:
             "accepted": usage.accepted,
             "committed": usage.committed,
             "ready_steps": usage.ready_steps,
+            "opened_at_s": self.opened_s,
             "queue_s": max(self.started_s - self.opened_s, 0.0),
             "ttft_s": max(first - self.opened_s, 0.0),
             "decode_s": max(self.last_token_s - first, 0.0),
@@ -121,13 +122,15 @@ def plan_row(live: Live, nodes: Seq[int], *, block_table: IntArray, max_pending:
     final = sequence.cached + len(pending) == len(sequence.prefix)
     nodes = nodes if final else ()
     number = {node: i for i, node in enumerate(nodes)}
-    parents = [number.get(tree.parent[node], NO_PARENT) for node in nodes]
+    parent, token, path, length, source = tree.parent, tree.token, tree.path, tree.length, tree.source
+    top, base = path[tree.root], length[tree.root]
+    depths = tuple([length[node] - base for node in nodes])
     forward = ForwardRow(
         block_table=block_table,
         cached=sequence.cached,
-        tokens=np.array([*pending, *(tree.token[node] for node in nodes)], np.int32),
+        tokens=np.array([*pending, *[token[node] for node in nodes]], np.int32),
         num_pending=len(pending),
-        parents=np.array(parents, np.int32),
+        parents=np.array([number.get(parent[node], NO_PARENT) for node in nodes], np.int32),
         num_logits=1 + len(nodes) if final else 0,
     )
     return PlanRow(
@@ -136,9 +139,13 @@ def plan_row(live: Live, nodes: Seq[int], *, block_table: IntArray, max_pending:
         sampling=sequence.sampling,
         noise_index=sequence.noise_index,
         final=final,
-        ready_depth=max((tree.depth(node) for node in nodes), default=0),
+        ready_depth=max(depths, default=0),
+        tree_depth=len(tree.best_chain(max(live.depth_cap(), 0))) if final else 0,
         base_length=sequence.cached + len(pending),
         history=sequence.tokens,
         prompt_length=sequence.prompt_length,
-        scores=np.array([tree.score(node) for node in nodes], np.float32),
+        scores=np.array([path[node] - top for node in nodes], np.float32),
+        depths=depths,
+        sources=tuple([source[node] for node in nodes]),
+        laws=tuple(tree.laws.get(node) for node in nodes) if tree.laws else (),
     )

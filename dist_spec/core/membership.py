@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dist_spec.core.messages import Hello
+from dist_spec.core.messages import Hello, Ping
+
+LOOKUP_KINDS = frozenset({"ngram", "suffix"})
+"""Drafters so cheap that there is nothing to share out between two of them."""
 
 _FORGET_AFTER = 60
 """Silences after which a peer counts as gone for good: peers that come under ever new names must not fill the memory."""
@@ -18,6 +21,8 @@ class Member:
         heard_s, pinged_s: when a message last came from it, and when it was last pinged.
         silent: nothing was heard for too long; it gets nothing until it speaks again, then everything anew.
         late: it missed the deadline of an answer; it is not waited for again until it speaks.
+        clock_s, clock_heard_s: its own clock in its last ping, and when that came.
+        round_trip_s: of the last answered ping (0: none yet).
         proposals, useful_nodes, garbage, busy_s: what it contributed and how long it drafted, for the report.
     """
 
@@ -29,6 +34,9 @@ class Member:
     pinged_s: float = 0.0
     silent: bool = False
     late: bool = False
+    clock_s: float = 0.0
+    clock_heard_s: float = 0.0
+    round_trip_s: float = 0.0
     proposals: int = 0
     useful_nodes: int = 0
     garbage: int = 0
@@ -73,6 +81,27 @@ class Membership:
     def answering(self) -> list[str]:
         """Drafters worth asking and waiting for."""
         return [peer for peer, m in self.members.items() if m.role == "drafter" and not m.silent and not m.late]
+
+    def pinged(self, peer: str, ping: Ping, *, now: float) -> None:
+        """A ping came from a peer: its clock, how long messages travel, what it did."""
+        member = self.members[peer]
+        member.busy_s = ping.busy_s
+        member.clock_s, member.clock_heard_s = ping.sent_s, now
+        if ping.echo_s > 0.0:
+            member.round_trip_s = max(now - ping.echo_s, 0.0)
+
+    def echo_s(self, peer: str, *, now: float) -> float:
+        """The peer's own clock as it should be now, without the way here (see `Ping.echo_s`); 0 when none was heard."""
+        member = self.members[peer]
+        return member.clock_s + (now - member.clock_heard_s) if member.clock_s else 0.0
+
+    def share(self, peer: str) -> tuple[int, int]:
+        """(index, count) of a drafter among those of its kind that are attached; (0, 1) for whoever shares nothing."""
+        member = self.members[peer]
+        if member.role != "drafter" or member.kind in LOOKUP_KINDS:
+            return 0, 1
+        alike = [one for one in self.drafters() if self.members[one].kind == member.kind]
+        return (alike.index(peer), len(alike)) if peer in alike else (0, 1)
 
     def silenced(self, *, now: float) -> list[str]:
         """Mark peers that have been quiet for too long; returns those newly marked."""

@@ -69,7 +69,7 @@ class Commit:
     For frontends: `last_kind` says what the last token is: "plain" (no draft was verified), "recovered" (another token
     than drafted) or "bonus" (all of a branch was accepted); `logprobs` (n,), `top_ids` and `top_logprobs` (n, k) where
     the request asked for them. For drafters: `floor` is the log probability of acceptance below which a node would not
-    be verified at the present price."""
+    be verified at the present price (as rounded by `score_grid`)."""
 
     request: str
     generation: int
@@ -91,8 +91,9 @@ class Propose:
     """Draft-tree nodes below the prefix (base_length, base_digest), as arrays closed under ancestors.
 
     tokens (n,) int32; parents (n,) int32, -1 = the base, else an index smaller than the node's own; scores (n,)
-    float32, log of the edge's estimated probability. `serial` numbers a drafter's proposals (for records only). `laws`:
-    per node, the law its token was drawn from (rules that weigh with it); empty, or None: a point mass.
+    float32, log of the edge's estimated probability (as rounded by `score_grid`). `serial` numbers a drafter's proposals
+    (for records only). `laws`: per node, the law its token was drawn from (rules that weigh with it); empty, or None: a
+    point mass.
     """
 
     request: str

@@ -32,6 +32,8 @@ __all__ = [
     "gumbel_row",
     "philox_block",
     "request_key",
+    "uniform",
+    "word",
 ]
 
 NoiseKey: TypeAlias = tuple[int, int]
@@ -67,6 +69,23 @@ def philox_block(counter: tuple[int, int, int, int], *, key: NoiseKey) -> tuple[
     """One Philox4x64-10 block: four words (least significant first) for one counter."""
     words = _generator(key, counter).random_raw(4).tolist()
     return words[0], words[1], words[2], words[3]
+
+
+def word(key: NoiseKey, *, domain: int, index: int, epoch: int) -> int:
+    """64 uniform bits of one decision (docs/adr/0009-rejection-randomness.md).
+
+    Args:
+        domain: DRAFT, ACCEPT or RESIDUAL (TARGET noise has no epoch).
+        index: noise index of the token that is decided.
+        epoch: unsigned 64-bit; what tells one attempt at this index from another: for DRAFT the digest of the prefix
+            before the token, for ACCEPT and RESIDUAL the noise index at which the verification starts.
+    """
+    return philox_block((0, index, epoch, domain), key=key)[0]
+
+
+def uniform(key: NoiseKey, *, domain: int, index: int, epoch: int) -> float:
+    """The upper 53 bits of `word` as a number in [0, 1)."""
+    return (word(key, domain=domain, index=index, epoch=epoch) >> 11) * 2.0**-53
 
 
 def gumbel_row(

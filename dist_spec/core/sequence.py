@@ -92,8 +92,11 @@ class Sequence:
         return "length" if self.room <= 0 else ""
 
     def _shows_stop_string(self) -> bool:
-        if not self.sampling.stop or self._decode is None:
+        if not self.sampling.stop or self._decode is None or self.num_generated <= self.sampling.min_tokens:
             return False
         start = max(self.prompt_length, len(self.prefix) - self._stop_window)
         text = self._decode(self.tokens[start:])
-        return any(stop in text for stop in self.sampling.stop)
+        # One that was complete when `min_tokens` were reached ended nothing and does not now; half a character at the end
+        # of that text is not counted, as it has become another one since.
+        before = self._decode(self.tokens[start : self.prompt_length + self.sampling.min_tokens]).rstrip("\ufffd")
+        return any(text.find(stop, max(0, len(before) - len(stop) + 1)) >= 0 for stop in self.sampling.stop)

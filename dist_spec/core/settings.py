@@ -33,6 +33,8 @@ class Speculation:
         num_leaves: leaves a drafter expands in one step, over all requests.
         num_children: guesses published below each expanded leaf.
         fan_out: prepared next tokens per outcome (`fan_out` growth).
+        lookahead: guesses ready below the head with which `best_first` growth rests, but for what is more likely than
+            not (0: it never rests); for drafters so cheap that only messages limit them.
         max_nodes: nodes of one request's draft tree, at a drafter and in the leader's mirror.
         max_wait_s: upper bound of a wait on a miss.
         pull_timeout_s: how long a pulled proposal may take before the step goes on without it.
@@ -49,6 +51,7 @@ class Speculation:
     num_leaves: int = 8
     num_children: int = 4
     fan_out: int = 3
+    lookahead: int = 0
     max_nodes: int = 4096
     max_wait_s: float = 0.005
     pull_timeout_s: float = 1.0
@@ -64,10 +67,27 @@ class Speculation:
                 "speculation.growth 'fan_out' prepares answers to a question, but speculation.delivery is 'push'",
                 fix="set speculation.delivery: pull, or growth: best_first",
             )
+        if self.blind and self.budget > 0:
+            self._check_blind()
         if self.on_miss == "draft" and self.delivery != "pull":
             raise ConfigError(
                 "speculation.on_miss 'draft' answers a pull, but speculation.delivery is 'push'",
                 fix="set speculation.delivery: pull, or on_miss: wait",
+            )
+
+    def _check_blind(self) -> None:
+        """Law 5: what is a choice between drafted tokens is refused."""
+        if self.growth in ("best_first", "fan_out"):
+            raise ConfigError(
+                f"speculation.growth {self.growth!r} prefers some drafted tokens to others, which this verification rule "
+                "forbids (law 5)",
+                fix="set speculation.growth: optimistic (or none, with delivery: pull), or verification.rule: coupled",
+            )
+        if self.verify_shape != "chain":
+            raise ConfigError(
+                f"speculation.verify_shape {self.verify_shape!r} offers several tokens per position, and this "
+                "verification rule weighs one (law 5)",
+                fix="set speculation.verify_shape: chain, or verification.rule: coupled",
             )
 
     @property

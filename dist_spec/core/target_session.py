@@ -10,35 +10,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dist_spec.core.admission import TargetFacts, admissible
+from dist_spec.core.admission import TargetFacts
+from dist_spec.core.control.budget import Budget, Choice
+from dist_spec.core.control.costs import VerifyCost
+from dist_spec.core.control.depth_means import DepthMeans
 from dist_spec.core.control.price import Price
+from dist_spec.core.conversation import Conversation
 from dist_spec.core.counts import SessionCounts
-from dist_spec.core.ended import EndedRequests
+from dist_spec.core.decision import Decisions
 from dist_spec.core.live import Live, plan_row
 from dist_spec.core.membership import Membership
-from dist_spec.core.messages import Bye, Close, Commit, Hello, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import Commit, LastKind, Message, Open
+from dist_spec.core.mirrors import Mirrors
 from dist_spec.core.plan import Plan, PlanRow, Wait
+from dist_spec.core.requests import Outgoing, Requests
+from dist_spec.core.sampling.reported import reported
 from dist_spec.core.scheduler import Scheduler
-from dist_spec.core.selection import select_chains, select_trees
+from dist_spec.core.selection import Ranked, grouped, rank_blind, rank_chains, rank_trees
 from dist_spec.core.settings import Speculation
 from dist_spec.core.types import Expansion, Verdict
-from dist_spec.core.vocabulary import refusal
 from dist_spec.core.waiting import Waiting
 from dist_spec.errors import RequestError
 
-Outgoing: TypeAlias = tuple[str, Message]
-"""(peer, message)"""
+__all__ = ["Outcome", "Outgoing", "TargetSession"]
 
 Outcome: TypeAlias = Verdict | RequestError | None
 """A row's verdict; an error that ends this request alone; None for a prefill chunk that is not the last."""
 
+_FLOOR_EVERY = 8
+"""Steps between two looks at what nodes must be worth to be sent."""
+
 
 class TargetSession:
-    """Requests, their sequences and mirrors of their draft trees, peers, and the choice of what to verify."""
+    """Requests, their sequences and mirrors of their draft trees, peers, and the choice of what to verify.
+
+    Attributes:
+        run_stats: figures of the whole leader for frontends.
+        observer: told of every verified row (`Decisions`); None: nobody asks.
+    """
 
     def __init__(
         self, settings: Speculation, *, facts: TargetFacts, scheduler: Scheduler, membership: Membership
@@ -47,191 +60,67 @@ class TargetSession:
         self.facts = facts
         self.scheduler = scheduler
         self.membership = membership
-        self.price = Price()
-        self.waiting = Waiting(settings, membership=membership, price=self.price)
         self.counts = SessionCounts()
-        self.live: dict[tuple[str, int], Live] = {}
+        self.price = Price()
+        self.budget = Budget(limit=settings.budget, adaptive=settings.adaptive)
+        self.waiting = Waiting(settings, membership=membership, price=self.price)
+        self.mirrors = Mirrors(settings, vocab_size=facts.vocab_size, counts=self.counts)
+        self.requests = Requests(facts=facts, scheduler=scheduler, membership=membership)
+        self.requests.stats = lambda: self.run_stats()
+        self.conversation = Conversation(
+            self.requests, membership=membership, mirrors=self.mirrors, waiting=self.waiting, counts=self.counts
+        )
         self.run_stats: Callable[[], dict[str, float]] = dict
-        self._closed: list[tuple[str, int]] = []
-        self._ended = EndedRequests()
+        self.observer: Callable[[dict[str, Any]], None] | None = None
+        self._decisions = Decisions(self.counts, mirrors=self.mirrors, scheduler=scheduler)
+        self._depth_means = DepthMeans()
+        self._floor = self.budget.floor(price=0.0, rows=1)
+        self._selected_s = 0.0
         self._last_apply_s: float | None = None
         self._held_up = False
 
-    # ---- messages -------------------------------------------------------------------------------------------------
+    # ---- messages and requests ------------------------------------------------------------------------------------
 
     def receive(self, peer: str, message: Message, *, now: float) -> list[Outgoing]:
         """Take in one message; returns what to send."""
-        out: list[Outgoing] = []
-        if self.membership.heard(peer, now=now) and not isinstance(message, Hello):
-            out += self._tell_all(peer)
-        match message:
-            case Hello():
-                return self._hello(peer, message, now=now)
-            case Bye():
-                return self.lost(peer, now=now)
-            case _ if peer not in self.membership.members:
-                return [(peer, Bye(reason="unknown peer: say hello first"))]
-            case Open() if self.membership.members[peer].role == "frontend":
-                out += self.open(message, peer=peer, now=now)
-            case Propose():
-                out += self._propose(peer, message, now=now)
-            case Need():
-                out += self._need(peer, message)
-            case Close():
-                live = self.live.get((message.request, message.generation))
-                if live is not None and live.owner == peer:
-                    out += self.close(live.sequence.key, reason="abort")
-            case Ping():
-                self.membership.members[peer].busy_s = message.busy_s
-            case _:
-                pass  # only the target commits (law 1)
-        return out
-
-    def _hello(self, peer: str, hello: Hello, *, now: float) -> list[Outgoing]:
-        no = refusal(hello, self.facts.vocabulary, self.facts.vocabulary_tokens)
-        if no is not None:
-            return [(peer, no)]
-        # Who greets again may have lost everything (a restart) or nothing (it only missed our pings). A drafter is told
-        # everything anew; a frontend's requests go on: tokens that it does not expect are no harm to it.
-        for live in self.live.values():
-            live.asked.discard(peer)
-        self.membership.join(peer, hello, now=now)
-        # The pong tells a frontend that the leader is up; a drafter learns it from what it is told of.
-        return [(peer, self._ping()), *self._tell_all(peer)]
-
-    def _tell_all(self, peer: str) -> list[Outgoing]:
-        """Every running request from the start: late joiners and revived peers catch up."""
-        if peer not in self.membership.drafters():
-            return []
-        return [(peer, live.opening()) for live in self.live.values() if live.running]
-
-    def _need(self, peer: str, need: Need) -> list[Outgoing]:
-        key = (need.request, need.generation)
-        live = self.live.get(key)
-        if live is None or not live.running:
-            return self._unknown(peer, need)
-        prefix = live.sequence.prefix
-        if not 0 < need.have_length <= len(prefix):
-            return [(peer, live.opening(ask=peer in live.asked))]
-        commit = Commit(
-            request=need.request,
-            generation=need.generation,
-            base_length=need.have_length,
-            base_digest=prefix.digests[need.have_length],
-            tokens=np.array(prefix.tokens[need.have_length :], np.int32),
-            ask=peer in live.asked,
-        )
-        return [(peer, commit)]
-
-    def _unknown(self, peer: str, message: Need | Propose) -> list[Outgoing]:
-        """A drafter may forget this request; a frontend is told of an end by its reason, or tells the request again."""
-        if self.membership.members[peer].role != "drafter":
-            return []
-        return [(peer, Close(request=message.request, generation=message.generation, reason="unknown"))]
-
-    def _propose(self, peer: str, proposal: Propose, *, now: float) -> list[Outgoing]:
-        key = (proposal.request, proposal.generation)
-        live = self.live.get(key)
-        if live is None:
-            return self._unknown(peer, proposal)
-        member = self.membership.members[peer]
-        member.proposals += 1
-        self.counts.proposals += 1
-        prefix = live.sequence.prefix
-        known = prefix.matches(proposal.base_length, proposal.base_digest)
-        # Seen as unsigned, a negative id is larger than any vocabulary.
-        ids = proposal.tokens.view(np.uint32)
-        in_vocabulary = not len(ids) or int(ids.max()) < self.facts.vocab_size
-        if not known or not in_vocabulary:
-            self.counts.stale += 1
-            return []
-        if len(live.tree) < 2 * self.settings.max_nodes:
-            since = prefix.tokens[proposal.base_length :]
-            before = len(live.tree)
-            live.tree.graft_late(since, proposal.tokens, proposal.parents, proposal.scores)
-            self.counts.drafted += len(live.tree) - before
-            live.usage.drafted += len(live.tree) - before
-            member.useful_nodes += len(live.tree) - before
-        if proposal.base_length == len(prefix):
-            self.waiting.answered(live, peer, now=now)
-        return []
-
-    def lost(self, peer: str, *, now: float) -> list[Outgoing]:
-        """A peer is gone: nobody waits for it; a frontend's requests end with it."""
-        member = self.membership.leave(peer)
-        if member is None:
-            return []
-        out: list[Outgoing] = []
-        for key, live in list(self.live.items()):
-            live.asked.discard(peer)
-            if live.owner == peer:
-                out += self.close(key, reason="abort")
-        return out
+        return self.conversation.receive(peer, message, now=now)
 
     def garbage(self, peer: str) -> list[Outgoing]:
-        """A peer sent something that is no message: it is dropped and counted, and nothing else is touched."""
-        self.counts.garbage += 1
-        member = self.membership.members.get(peer)
-        if member is not None:
-            member.garbage += 1
-        return []
+        """A peer sent something that is no message: it is dropped and counted."""
+        return self.conversation.garbage(peer)
+
+    def lost(self, peer: str) -> list[Outgoing]:
+        """A peer is gone: nobody waits for it; a frontend's requests end with it."""
+        return self.conversation.lost(peer)
 
     def tick(self, *, now: float) -> list[Outgoing]:
         """Heartbeats and silence; call now and then."""
-        out: list[Outgoing] = []
-        for peer in self.membership.silenced(now=now):
-            for live in self.live.values():
-                live.asked.discard(peer)
-            if self.membership.members[peer].role == "frontend":
-                out += self.lost(peer, now=now)
-        self.membership.forget(now=now)
-        return [*out, *((peer, self._ping()) for peer in self.membership.due_pings(now=now))]
+        return self.conversation.tick(now=now)
 
-    def _ping(self) -> Ping:
-        return Ping(progress=self.counts.steps, num_drafters=len(self.membership.drafters()))
+    def take_forgotten(self) -> bool:
+        """Whether, since the last call, a frontend asked to forget what ended requests left behind."""
+        forgotten, self.conversation.forgotten = self.conversation.forgotten, False
+        return forgotten
 
-    # ---- requests -------------------------------------------------------------------------------------------------
+    @property
+    def live(self) -> dict[tuple[str, int], Live]:
+        return self.requests.live
+
+    @property
+    def idle(self) -> bool:
+        return not self.requests.live
 
     def open(self, message: Open, *, peer: str = "", now: float) -> list[Outgoing]:
         """Begin a request. One that cannot be served is closed at once with the reason; others are untouched."""
-        key = (message.request, message.generation)
-        same = [live for live in self.live.values() if live.sequence.request == message.request]
-        if any(live.owner != peer for live in same):
-            reason = f"error: another frontend's request is called {message.request!r} too"
-            return [(peer, Close(request=key[0], generation=key[1], reason=reason))]
-        if any(live.sequence.generation >= message.generation for live in same):
-            return []  # a repeated or late message
-        if told := self._ended.again(message, peer=peer):
-            return told
-        out = [sent for live in same for sent in self.close(live.sequence.key, reason="abort")]
-        try:
-            sequence = admissible(message, self.facts)
-            self.scheduler.submit(sequence)
-        except RequestError as error:
-            return [*out, (peer, Close(request=key[0], generation=key[1], reason=f"error: {error}"))]
-        self.live[key] = Live.start(sequence, owner=peer, now=now)
-        return out
+        return self.requests.open(message, peer=peer, now=now)
 
     def close(self, key: tuple[str, int], *, reason: str) -> list[Outgoing]:
         """End a request and tell everyone who knows of it."""
-        live = self.live.pop(key, None)
-        if live is None:
-            return []
-        self._closed.append(key)
-        self.scheduler.remove(key)
-        goodbye = Close(request=key[0], generation=key[1], reason=reason)
-        out: list[Outgoing] = [(peer, goodbye) for peer in self.membership.drafters()] if live.running else []
-        if live.owner in self.membership.members:
-            length = len(live.sequence.prefix) if live.sequence.finish_reason else 0
-            goodbye = replace(goodbye, stats={**live.report(), **self.run_stats()}, length=length)
-            out.append((live.owner, goodbye))
-        self._ended.remember(live.sequence, owner=live.owner, close=goodbye)
-        return out
+        return self.requests.close(key, reason=reason)
 
     def take_closed(self) -> list[tuple[str, int]]:
         """Requests that ended since the last call."""
-        closed, self._closed = self._closed, []
-        return closed
+        return self.requests.take_closed()
 
     def without_guess(self) -> list[Live]:
         """Running requests whose next step would be plain, though a guess could be verified."""
@@ -243,28 +132,19 @@ class TargetSession:
             if live.running and live.tree.is_empty() and live.sequence.cached > 0 and live.depth_cap() > 0
         ]
 
-    def guess(self, key: tuple[str, int], guess: Expansion) -> None:
+    def guess(self, key: tuple[str, int], guess: Expansion, *, drafter: str = "leader") -> None:
         """Guesses made inside the leader, below the present head."""
-        live = self.live[key]
-        before = len(live.tree)
-        live.tree.graft(live.tree.root, guess.tokens, guess.parents, guess.scores)
-        self.counts.drafted += len(live.tree) - before
-        live.usage.drafted += len(live.tree) - before
+        self.mirrors.guess(self.live[key], guess, drafter=drafter)
 
-    @property
-    def idle(self) -> bool:
-        return not self.live
+    def measured(self, costs: VerifyCost) -> None:
+        """What verifications cost; without it every budget is spent."""
+        self.budget.costs = costs
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
     def admit(self, *, now: float) -> list[Outgoing]:
-        """Start waiting requests that fit; drafters hear of them at once, so both sides prefill in parallel."""
-        out: list[Outgoing] = []
-        for sequence in self.scheduler.admit():
-            live = self.live[sequence.key]
-            live.running, live.started_s = True, now
-            out += [(peer, live.opening()) for peer in self.membership.drafters()]
-        return out
+        """Start waiting requests that fit."""
+        return self.requests.admit(now=now)
 
     def select(self, *, now: float) -> Plan | Wait | None:
         """What to do now: verify a plan, wait for an answer, or (None) nothing, as no request is running."""
@@ -277,20 +157,51 @@ class TargetSession:
             self.counts.waits += not self._held_up
             self._held_up = True
             return wait
-        self._held_up = False
         limits = self.scheduler.share_pending(live.sequence for live in rows)
-        rows = rows[: len(limits)]
+        ranked = self._rank(rows[: len(limits)], limits)
+        choice = self._choose(rows[: len(limits)], limits, ranked)
+        plan = self._plan(rows[: len(limits)], limits, ranked[: choice.num_nodes], choice)
+        self._started(now=now)
+        return plan
+
+    def _rank(self, rows: Seq[Live], limits: Seq[int]) -> Ranked:
+        """The best candidates of all rows, best first."""
         caps = [live.depth_cap() if live.will_finish_pending(n) else 0 for live, n in zip(rows, limits, strict=True)]
-        choose = select_chains if self.settings.verify_shape == "chain" else select_trees
-        nodes = choose([live.tree for live in rows], depth_caps=caps, budget=self.settings.budget)
+        trees = [live.tree for live in rows]
+        if self.settings.blind:
+            survival = self._depth_means.survival(self.settings.budget)
+            return rank_blind(trees, depth_caps=caps, budget=self.settings.budget, survival=survival)
+        rank = rank_chains if self.settings.verify_shape == "chain" else rank_trees
+        return rank(trees, depth_caps=caps, budget=self.settings.budget)
+
+    def _choose(self, rows: Seq[Live], limits: Seq[int], ranked: Ranked) -> Choice:
+        """How many of the candidates are worth their price."""
+        if self.budget.costs is None:
+            return Choice(num_nodes=len(ranked), predicted_s=0.0)
+        final = sum(live.will_finish_pending(limit) for live, limit in zip(rows, limits, strict=True))
+        survival = np.exp(np.array([one[0] for one in ranked]))
+        return self.budget.choose(survival, rows=final, extra=sum(limits) - final)
+
+    def _plan(self, rows: Seq[Live], limits: Seq[int], chosen: Ranked, choice: Choice) -> Plan:
+        nodes = grouped([live.tree for live in rows], chosen)
         planned = [
-            plan_row(live, chosen, block_table=self.scheduler.tables[live.sequence.key], max_pending=limit)
-            for live, chosen, limit in zip(rows, nodes, limits, strict=True)
+            plan_row(live, some, block_table=self.scheduler.tables[live.sequence.key], max_pending=limit)
+            for live, some, limit in zip(rows, nodes, limits, strict=True)
         ]
         self.counts.steps += 1
         return Plan(
-            step=self.counts.steps, rows=tuple(planned), budget=self.settings.budget, price=self.price.tokens_per_s
+            step=self.counts.steps,
+            rows=tuple(planned),
+            budget=choice.num_nodes if self.settings.adaptive else self.settings.budget,
+            price=self.price.tokens_per_s,
+            predicted_s=choice.predicted_s,
         )
+
+    def _started(self, *, now: float) -> None:
+        costs = self.budget.costs
+        if costs is not None and self._last_apply_s is not None and not self._held_up:
+            costs.between(now - self._last_apply_s)
+        self._selected_s, self._held_up = now, False
 
     def apply(self, plan: Plan, outcomes: Seq[Outcome], *, now: float) -> list[Outgoing]:
         """Commit what the target said and tell everyone; a failed row ends its own request only."""
@@ -306,11 +217,23 @@ class TargetSession:
             live.sequence.cached += row.forward.num_pending
             if outcome is not None:
                 committed += len(outcome.tokens)
+                if self.observer is not None:
+                    self.observer(self._decisions.row(plan, row, outcome, now=now))
                 out += self._commit(live, row, outcome, now=now)
-        if self._last_apply_s is not None and committed:
-            self.price.earned(committed, now - self._last_apply_s)
-        self._last_apply_s = now
+        self._timed(plan, committed, now=now)
+        self._decisions.step()
         return out
+
+    def _timed(self, plan: Plan, committed: int, *, now: float) -> None:
+        """Learn from what the step took; one that read a prompt says nothing of decoding."""
+        decoding = all(row.forward.num_pending == 1 for row in plan.rows)
+        if decoding and self.budget.costs is not None:
+            self.budget.costs.observed(len(plan.rows), plan.num_nodes, now - self._selected_s)
+        if self._last_apply_s is not None and committed and decoding:
+            self.price.earned(committed, now - self._last_apply_s)
+        if plan.step % _FLOOR_EVERY == 0:
+            self._floor = self.budget.floor(price=self.price.tokens_per_s, rows=len(plan.rows))
+        self._last_apply_s = now
 
     def _commit(self, live: Live, row: PlanRow, verdict: Verdict, *, now: float) -> list[Outgoing]:
         sequence = live.sequence
@@ -322,9 +245,10 @@ class TargetSession:
             self.waiting.miss_wait.brought(len(verdict.path))
         live.count(row, num_accepted=num_accepted, now=now)
         self.counts.row(row, num_accepted=num_accepted, num_kept=len(kept))
-        finished = bool(sequence.finish_reason)
+        if self.settings.blind:
+            self._depth_means.verdict(num_verified=row.ready_depth, num_accepted=num_accepted)
+        self.mirrors.committed(live, row, verdict.path, tokens=kept)
         live.tree.advance(kept)
-        asked = self.waiting.ask(live, asks=not finished and live.depth_cap() > 0, now=now)
         commit = Commit(
             request=sequence.request,
             generation=sequence.generation,
@@ -333,14 +257,33 @@ class TargetSession:
             tokens=np.array(kept, np.int32),
             num_accepted=num_accepted,
         )
+        out = self._tell(live, row, commit, verdict, now=now)
+        if sequence.finish_reason:
+            out += self.close(sequence.key, reason=sequence.finish_reason)
+        return out
+
+    def _tell(self, live: Live, row: PlanRow, commit: Commit, verdict: Verdict, *, now: float) -> list[Outgoing]:
+        """The commit for drafters (until the end) and for the frontend."""
+        finished = bool(live.sequence.finish_reason)
+        asked = self.waiting.ask(live, asks=not finished and live.depth_cap() > 0, now=now)
         out: list[Outgoing] = []
         if not finished:
-            told = live.tell_twice(commit)
-            out += [(peer, replace(told, ask=peer in asked)) for peer in self.membership.drafters()]
+            told = live.tell_twice(commit, floor=self._floor)
+            for peer in self.membership.drafters():
+                out.append((peer, replace(told, ask=True) if peer in asked else told))
         if live.owner in self.membership.members:
             known = verdict.margin == verdict.margin  # not NaN: the target reports margins
-            margins = np.full(len(kept) if known else 0, verdict.margin, np.float32)
-            out.append((live.owner, replace(commit, margins=margins)))
-        if finished:
-            out += self.close(live.sequence.key, reason=sequence.finish_reason)
+            margins = np.full(len(commit.tokens) if known else 0, verdict.margin, np.float32)
+            shown = replace(commit, margins=margins, last_kind=_last_kind(row, verdict))
+            if verdict.logprobs:
+                shown = replace(shown, **reported(verdict, len(commit.tokens)))
+            out.append((live.owner, shown))
         return out
+
+
+def _last_kind(row: PlanRow, verdict: Verdict) -> LastKind:
+    """What the target's own token is: it replaces a drafted one, follows a whole branch, or nothing was drafted."""
+    if not row.forward.num_nodes:
+        return "plain"
+    last = verdict.path[-1] if verdict.path else -1
+    return "recovered" if (np.maximum(row.forward.parents, -1) == last).any() else "bonus"

@@ -14,6 +14,9 @@ from dist_spec.errors import RequestError
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 
+_MAX_BIAS = 1e9
+"""More is no stronger: it outweighs every logit, and what is added up stays finite at the lowest temperature."""
+
 NO_PARENT = -1
 """Parent of a node that hangs directly below the base (or the row's last pending token)."""
 
@@ -37,7 +40,7 @@ class Sampling:
         presence_penalty, frequency_penalty: taken off the logits of tokens seen in the output, once and per occurrence.
         logit_bias: (token id, added to its logit).
         bad_words: token sequences that never appear in the output.
-        min_tokens: generated tokens before an end-of-sequence or stop id may come.
+        min_tokens: generated tokens before an end-of-sequence or stop id may come, or a stop string counts.
         logprobs: how many most likely tokens to report per position beside the chosen one; -1: report nothing.
     """
 
@@ -68,6 +71,8 @@ class Sampling:
             raise RequestError(f"seed must be an unsigned 64-bit integer, got {self.seed}")
         if not 0 <= self.sample_index < 2**32:
             raise RequestError(f"sample_index must lie in [0, 2^32), got {self.sample_index}")
+        if min(self.stop_token_ids, default=0) < 0:
+            raise RequestError(f"stop_token_ids must not be negative, got {min(self.stop_token_ids)}")
         if any(not text for text in self.stop):
             raise RequestError("a stop string must not be empty")
         self._check_processors()
@@ -80,14 +85,16 @@ class Sampling:
             raise RequestError(f"top_p must lie in (0, 1], got {self.top_p}")
         if not 0.0 <= self.min_p <= 1.0:
             raise RequestError(f"min_p must lie in [0, 1], got {self.min_p}")
-        if not 0.0 < self.repetition_penalty <= 100.0:
-            raise RequestError(f"repetition_penalty must lie in (0, 100], got {self.repetition_penalty}")
+        if not 0.01 <= self.repetition_penalty <= 100.0:
+            raise RequestError(f"repetition_penalty must lie in [0.01, 100], got {self.repetition_penalty}")
         for name in ("presence_penalty", "frequency_penalty"):
             if not -100.0 <= getattr(self, name) <= 100.0:
                 raise RequestError(f"{name} must lie in [-100, 100], got {getattr(self, name)}")
         for token, bias in self.logit_bias:
-            if not (token >= 0 and abs(bias) < float("inf")):
-                raise RequestError(f"logit_bias: token {token} and bias {bias}; ids are not negative, biases finite")
+            if not (token >= 0 and abs(bias) <= _MAX_BIAS):
+                raise RequestError(
+                    f"logit_bias: token {token} and bias {bias}; ids are not negative, biases lie in [-1e9, 1e9]"
+                )
         if any(not word or min(word) < 0 for word in self.bad_words):
             raise RequestError("bad_words: every entry needs at least one token id, none of them negative")
         if not 0 <= self.min_tokens <= self.max_tokens:

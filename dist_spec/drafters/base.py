@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
+from dist_spec.core.prefix import EMPTY_DIGEST, extend_digest
 from dist_spec.core.tree import DraftTree
 from dist_spec.core.types import Expansion, Sampling
 
@@ -31,6 +32,7 @@ class ExpandRow:
             through pruning and renumbering, -1 at birth) and reads `token`, `parent`, `root`; it changes nothing else.
         leaves: node ids to expand; `tree.root` among them means: guess what follows the committed text.
         width: guesses wanted directly below each leaf.
+        digest: names `history` (see `core.prefix`).
     """
 
     key: RequestKey
@@ -42,10 +44,18 @@ class ExpandRow:
     tree: DraftTree
     leaves: list[int]
     width: int
+    digest: int = EMPTY_DIGEST
 
     def noise_index(self, node: int) -> int:
         """Noise index of the token that follows `node`."""
         return len(self.history) - self.prompt_length + self.generated_offset + self.tree.depth(node)
+
+    def digest_before(self, node: int) -> int:
+        """Digest of the text up to and including `node`: it names the prefix that the token after it is drawn for."""
+        digest = self.digest
+        for token in self.tree.path_tokens(node):
+            digest = extend_digest(digest, token)
+        return digest
 
 
 class Drafter(Protocol):
@@ -63,4 +73,13 @@ class Drafter(Protocol):
 
     def close(self, key: RequestKey) -> None:
         """Forget a request (unknown keys are ignored)."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A drafter that keeps something of ended requests."""
+
+    def forget(self) -> None:
+        """Drop what ended requests left; running ones stay as they are."""
         ...

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from dist_spec.config import (
     DrafterConfig,
@@ -17,9 +17,14 @@ from dist_spec.config import (
     SuffixDrafterConfig,
 )
 from dist_spec.drafters.base import Drafter, RequestKey
+from dist_spec.drafters.draw import LawSettings
 from dist_spec.drafters.ngram import NgramDrafter
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
-from dist_spec.errors import ConfigError, UnsupportedError
+from dist_spec.drafters.suffix import SuffixDrafter
+from dist_spec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dist_spec.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,12 +38,22 @@ class BuiltDrafter:
     step_s: float = 0.0
 
 
-def build_drafter(config: DrafterConfig, *, max_requests: int = 4, batch_invariant: bool = False) -> BuiltDrafter:
+def build_drafter(
+    config: DrafterConfig,
+    *,
+    max_requests: int = 4,
+    batch_invariant: bool = False,
+    laws: LawSettings | None = None,
+    tokenizer: Callable[[], Tokenizer] | None = None,
+) -> BuiltDrafter:
     """Build the drafter that a configuration entry describes.
 
     Args:
         max_requests: requests a model drafter keeps K/V for.
         batch_invariant: run a model drafter in batch-invariant mode (worth its cost only when it is the target itself).
+        laws: have a model drafter draw its guesses from laws that travel with them; drafters that look things up need
+            none, as their guess is a function of the text.
+        tokenizer: loads the target's, for files that a drafter reads as text; called only then.
 
     Raises:
         ModelError, UnsupportedError: its model cannot be loaded or run.
@@ -50,9 +65,9 @@ def build_drafter(config: DrafterConfig, *, max_requests: int = 4, batch_invaria
                 drafter=NgramDrafter(max_ngram=config.max_ngram, num_draft_tokens=config.num_draft_tokens)
             )
         case ModelDrafterConfig():
-            return _model(config, max_requests=max_requests, batch_invariant=batch_invariant)
+            return _model(config, max_requests=max_requests, batch_invariant=batch_invariant, laws=laws)
         case SuffixDrafterConfig():
-            raise UnsupportedError("drafter kind suffix is not here yet", fix="use kind: ngram")
+            return _suffix(config, tokenizer=tokenizer)
         case ScriptedDrafterConfig():
             return _scripted(config)
         case PluginDrafterConfig():
@@ -61,7 +76,9 @@ def build_drafter(config: DrafterConfig, *, max_requests: int = 4, batch_invaria
             assert_never(config)
 
 
-def _model(config: ModelDrafterConfig, *, max_requests: int, batch_invariant: bool) -> BuiltDrafter:
+def _model(
+    config: ModelDrafterConfig, *, max_requests: int, batch_invariant: bool, laws: LawSettings | None
+) -> BuiltDrafter:
     from dist_spec.drafters.model import ModelDrafter
     from dist_spec.models.loading import load_model
 
@@ -75,8 +92,34 @@ def _model(config: ModelDrafterConfig, *, max_requests: int, batch_invariant: bo
         max_requests=max_requests,
         max_context=config.max_model_len,
         batch_invariant=batch_invariant,
+        laws=laws,
     )
     return BuiltDrafter(drafter=drafter, vocabulary=tokenizer.vocabulary_hashes(), tokens=tokenizer.token_map)
+
+
+def _suffix(config: SuffixDrafterConfig, *, tokenizer: Callable[[], Tokenizer] | None) -> BuiltDrafter:
+    """With a corpus its token ids are at stake: then it shows its token map as a model drafter does."""
+    known = tokenizer() if config.corpus and tokenizer is not None else None
+    if config.corpus and known is None:
+        raise ConfigError(f"drafter {config.name}: a corpus needs the target's tokenizer", fix="remove `corpus`")
+    drafter = SuffixDrafter(
+        num_draft_tokens=config.num_draft_tokens,
+        remember=config.remember,
+        max_tokens=config.max_tokens,
+        corpus=_corpus(config, known) if known is not None else (),
+    )
+    if known is None:
+        return BuiltDrafter(drafter=drafter)
+    return BuiltDrafter(drafter=drafter, vocabulary=known.vocabulary_hashes(), tokens=known.token_map)
+
+
+def _corpus(config: SuffixDrafterConfig, tokenizer: Tokenizer) -> list[list[int]]:
+    from dist_spec.drafters.suffix_corpus import read_corpus
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special=False)
+
+    return read_corpus(config.corpus, name=config.name, encode=encode, max_tokens=config.max_tokens)
 
 
 def _scripted(config: ScriptedDrafterConfig) -> BuiltDrafter:

@@ -12,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dist_spec.core.noise import gumbel_at, request_key
-from dist_spec.core.types import NO_PARENT, Expansion
+from dist_spec.core.law import DraftLaw
+from dist_spec.core.noise import DRAFT, gumbel_at, request_key, word
+from dist_spec.core.sampling.draft import DraftProcessors
+from dist_spec.core.types import Expansion
 from dist_spec.drafters.base import ExpandRow, RequestKey
 from dist_spec.drafters.draft_cache import TREE_SLOTS, Feed, Region, plan_feed
+from dist_spec.drafters.draw import LawSettings, dense_law, drawn, sparse_law
+from dist_spec.drafters.ranking import best, likeliest
 from dist_spec.models.loading import LoadedModel
 from dist_spec.models.packed import PackedModel
 from dist_spec.models.step import Segment, Visit
@@ -38,6 +42,7 @@ class ModelDrafter:
         tree_slots: nodes per request whose K/V are kept.
         prefill_chunk: most committed tokens in one forward.
         batch_invariant: bit-equal to a target runner in the same mode (self-drafting then always agrees).
+        laws: draw one guess per leaf from a law that travels with it (rules that weigh); None: the best-ranked guesses.
     """
 
     kind = "model"
@@ -53,7 +58,9 @@ class ModelDrafter:
         prefill_chunk: int = 256,
         batch_invariant: bool = False,
         attention: str | None = None,
+        laws: LawSettings | None = None,
     ) -> None:
+        self._laws = laws
         self._vocab = min(loaded.vocab_size, target_vocab or loaded.vocab_size)
         self.max_context = min(loaded.max_positions, max_context or 4096)
         self._embedded = loaded.vocab_size
@@ -66,6 +73,7 @@ class ModelDrafter:
             Region(base=size * i, tree_slots=tree_slots, max_context=self.max_context) for i in range(max_requests)
         ]
         self._regions: OrderedDict[RequestKey, Region] = OrderedDict()
+        self._processors = DraftProcessors(eos_ids=tuple(loaded.tokenizer.eos_ids))
 
     def expand(self, rows: Sequence[ExpandRow]) -> list[list[Expansion]]:
         """See `Drafter.expand`. A request's first step also prefills its history, in chunks."""
@@ -89,6 +97,7 @@ class ModelDrafter:
 
     def close(self, key: RequestKey) -> None:
         """See `Drafter.close`."""
+        self._processors.close(key)
         region = self._regions.pop(key, None)
         if region is not None:
             self._spare.append(region)
@@ -178,18 +187,87 @@ class ModelDrafter:
         if not leaves:
             return []
         width = min(row.width, self._vocab)
+        if row.sampling.temperature == 0.0 and row.sampling.is_processed:
+            found = zip(*self._candidates(row, leaves, logits), strict=True)
+            return [best(i, x, plain=x, width=width) for i, x in found]
         if row.sampling.temperature == 0.0:
-            best, ids = logits.topk(min(width + _TIES, self._vocab), dim=-1)
-            scores = (best - logits.logsumexp(dim=-1, keepdim=True)).cpu().numpy()
-            return [_likeliest(i, s, width=width) for i, s in zip(ids.cpu().numpy(), scores, strict=True)]
-        values, ids = logits.topk(min(_CANDIDATES, self._vocab), dim=-1)
-        candidates = ids.cpu().numpy()
+            top, ids = logits.topk(min(width + _TIES, self._vocab), dim=-1)
+            scores = (top - logits.logsumexp(dim=-1, keepdim=True)).cpu().numpy()
+            return [likeliest(i, s, width=width) for i, s in zip(ids.cpu().numpy(), scores, strict=True)]
+        if self._laws is not None:
+            return self._draw(row, leaves, logits, laws=self._laws)
+        candidates, scaled = self._candidates(row, leaves, logits)
         # One call for all leaves: its cost is per call, hardly per id.
         key = request_key(row.sampling.seed, row.sampling.sample_index)
         indices = np.array([[row.noise_index(leaf)] for leaf in leaves], dtype=np.int64)
-        scaled = values.double().cpu().numpy() / row.sampling.temperature
         perturbed = scaled + gumbel_at(key, indices, candidates)
-        return [_best(i, x, width=width) for i, x in zip(candidates, perturbed, strict=True)]
+        rows = zip(candidates, perturbed, scaled, strict=True)
+        return [best(i, x, plain=plain, width=width) for i, x, plain in rows]
+
+    def _candidates(
+        self, row: ExpandRow, leaves: Sequence[int], logits: torch.Tensor
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Per leaf the likeliest ids, and their logits over temperature after the request's processors (-inf: dropped)."""
+        sampling = row.sampling
+        biased = logits
+        if sampling.logit_bias:  # a token that a bias lifts must be among the candidates
+            biased = logits.clone()
+            for token, bias in sampling.logit_bias:
+                biased[:, token : token + 1] += bias
+        count = _CANDIDATES if self._laws is None else max(_CANDIDATES, self._laws.size)
+        values, ids = biased.topk(min(count, self._vocab), dim=-1)
+        candidates = ids.cpu().numpy()
+        if not sampling.is_processed:
+            return candidates, values.double().cpu().numpy() / sampling.temperature
+        scores = self._processors.scores(
+            row.key,
+            sampling=sampling,
+            tokens=row.history,
+            prompt_length=row.prompt_length,
+            paths=[row.tree.path_tokens(leaf) for leaf in leaves],
+            ids=candidates,
+            logits=logits.gather(-1, ids).double().cpu().numpy(),
+        )
+        return candidates, scores
+
+    def _draw(
+        self, row: ExpandRow, leaves: Sequence[int], logits: torch.Tensor, *, laws: LawSettings
+    ) -> list[Expansion]:
+        """One guess per leaf. Its noise belongs to the prefix before it: the same draw whenever that prefix is drafted
+        again, a fresh one below any other."""
+        key = request_key(row.sampling.seed, row.sampling.sample_index)
+        guesses: list[Expansion] = []
+        for leaf, law in zip(leaves, self._made_laws(row, leaves, logits, laws), strict=True):
+            if law is None:
+                guesses.append(Expansion.empty())
+                continue
+            bits = word(key, domain=DRAFT, index=row.noise_index(leaf), epoch=row.digest_before(leaf))
+            guesses.append(drawn(law, bits))
+        return guesses
+
+    def _made_laws(
+        self, row: ExpandRow, leaves: Sequence[int], logits: torch.Tensor, laws: LawSettings
+    ) -> list[DraftLaw | None]:
+        """The law of each leaf; None where the request's processors leave nothing."""
+        scaled = logits.double() / row.sampling.temperature
+        if laws.dense and not row.sampling.is_processed:
+            return [dense_law(scores) for scores in scaled.cpu().numpy()]
+        candidates, scores = self._candidates(row, leaves, logits)
+        if row.sampling.is_processed:  # truncated: what is left among the candidates is all there is
+            masses: list[float | None] = [None] * len(leaves)
+        else:
+            masses = scaled.logsumexp(dim=-1).tolist()
+        made: list[DraftLaw | None] = []
+        for ids, values, mass in zip(candidates, scores, masses, strict=True):
+            if not np.isfinite(values.max()):
+                made.append(None)
+            elif laws.dense:
+                whole = np.full(self._vocab, -np.inf)
+                whole[ids] = values
+                made.append(dense_law(whole))
+            else:
+                made.append(sparse_law(ids, values, size=laws.size, log_mass=mass))
+        return made
 
 
 def _walked(feed: Feed, first: int, positions: npt.NDArray[np.int64], write: npt.NDArray[np.int64]) -> Segment:
@@ -211,21 +289,3 @@ def _walked(feed: Feed, first: int, positions: npt.NDArray[np.int64], write: npt
         key_positions=np.arange(longest, dtype=np.int64),
         visits=visits,
     )
-
-
-def _likeliest(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], *, width: int) -> Expansion:
-    order = np.lexsort((ids, -scores))[:width]
-    return _siblings(ids[order], scores[order])
-
-
-def _best(ids: npt.NDArray[np.int64], values: npt.NDArray[np.float64], *, width: int) -> Expansion:
-    """Best `width` by perturbed value; scores are their log shares among all candidates."""
-    order = np.argsort(-values, kind="stable")[:width]
-    top = values[order[0]]
-    scores = values[order] - top - np.log(np.exp(values - top).sum())
-    return _siblings(ids[order], scores)
-
-
-def _siblings(ids: npt.NDArray[np.integer], scores: npt.NDArray[np.floating]) -> Expansion:
-    parents = np.full(len(ids), NO_PARENT, dtype=np.int32)
-    return Expansion(tokens=ids.astype(np.int32), parents=parents, scores=scores.astype(np.float32))

@@ -3,6 +3,7 @@ and knows nothing of the target, of noise or of time."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ from dist_spec.errors import ConfigError
 
 if TYPE_CHECKING:
     from dist_spec.drafters.base import ExpandRow, RequestKey
+
+NUM_FEATURES = 4
+"""Of a guess: its score, match length, rank of its chain, step along the chain (both from 0)."""
 
 _LEARN_PROMPT = 128  # prompt tokens that the hit rates are learned from: learning costs more than indexing
 
@@ -58,7 +62,7 @@ class NgramDrafter:
         return [self._expand_row(row) for row in rows]
 
     def close(self, key: RequestKey) -> None:
-        """See `Drafter.close`."""
+        """See `Drafter.close`; nothing of the request is kept."""
         self._indices.pop(key, None)
 
     def _expand_row(self, row: ExpandRow) -> list[Expansion]:
@@ -72,30 +76,52 @@ class NgramDrafter:
         return [self._expand_leaf(index, row.history, row.tree.path_tokens(leaf), width) for leaf in row.leaves]
 
     def _expand_leaf(self, index: NgramIndex, history: list[int], path: list[int], width: int) -> Expansion:
-        """Up to `width` chains below the leaf, most likely first."""
+        """The best nodes of up to `width` chains below the leaf, most likely chain first."""
         tail = (history[-MAX_MATCH:] + path)[-MAX_MATCH:]
-        heads: list[tuple[float, int, int]] = []  # probability, match length, start
+        heads: list[tuple[float, int, int, int]] = []  # probability, match length, start, rank
         open_probability = 1.0  # that no earlier guess is the right one
         for rank, (length, start) in enumerate(index.matches(history, tail, limit=width)):
             hit = index.hit_rate(length, rank=rank)
-            heads.append((open_probability * hit, length, start))
+            heads.append((open_probability * hit, length, start, rank))
             open_probability *= 1.0 - hit
         heads.sort(key=_by_probability)  # learned rates need not fall with the rank
         tokens: list[int] = []
         parents: list[int] = []
-        scores: list[float] = []
-        for probability, length, start in heads:
-            above = NO_PARENT
-            for step, token in enumerate(self._chain(history, path, start)):
-                scores.append(math.log(index.hit_rate(length + step, rank=0) if step else probability))
-                tokens.append(token)
-                parents.append(above)
-                above = len(tokens) - 1
+        features: list[tuple[float, int, int, int]] = []
+        scores = [self._scores(index, probability, length) for probability, length, _, _ in heads]
+        for (_, length, start, rank), chain, depth in zip(heads, scores, self._depths(scores), strict=True):
+            first = len(tokens)
+            tokens += self._chain(history, path, start)[:depth]
+            parents += [NO_PARENT, *range(first, first + depth - 1)][:depth]
+            features += [(chain[step], min(length + step, MAX_MATCH), rank, step) for step in range(depth)]
+        columns = np.array(features, dtype=np.float32).reshape(-1, NUM_FEATURES)
         return Expansion(
             tokens=np.array(tokens, dtype=np.int32),
             parents=np.array(parents, dtype=np.int32),
-            scores=np.array(scores, dtype=np.float32),
+            scores=columns[:, 0].copy(),
+            features=columns,
         )
+
+    def _scores(self, index: NgramIndex, probability: float, length: int) -> list[float]:
+        """Edge scores along a chain whose first token has `probability`."""
+        later = (index.hit_rate(length + step, rank=0) for step in range(1, self.num_draft_tokens))
+        return [math.log(probability), *map(math.log, later)]
+
+    def _depths(self, chains: list[list[float]]) -> list[int]:
+        """How far to follow each chain so that the nodes of highest path score are taken: what a chain that is probably
+        wrong would take of messages and trees is not worth it."""
+        limit = self.num_draft_tokens + self.max_chains
+        depths = [0] * len(chains)
+        tips = [(-chain[0] if chain else 0.0, number) for number, chain in enumerate(chains)]
+        heapq.heapify(tips)
+        taken = 0
+        while tips and taken < limit:
+            score, number = heapq.heappop(tips)
+            depths[number] += 1
+            taken += 1
+            if depths[number] < len(chains[number]):
+                heapq.heappush(tips, (score - chains[number][depths[number]], number))
+        return depths
 
     def _chain(self, history: list[int], path: list[int], start: int) -> list[int]:
         """What followed the match. Where that reaches the end of the text it goes on through the path and the chain
@@ -108,5 +134,5 @@ class NgramDrafter:
         return chain
 
 
-def _by_probability(head: tuple[float, int, int]) -> float:
+def _by_probability(head: tuple[float, int, int, int]) -> float:
     return -head[0]

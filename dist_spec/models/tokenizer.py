@@ -36,9 +36,9 @@ class Tokenizer:
         self.chat_template = chat_template
         self._specials = dict(specials)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`, with whatever the tokenizer puts around a text (e.g. a leading <bos>)."""
-        return list(self._inner.encode(text).ids)
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Ids of `text`, with whatever the tokenizer puts around a text (e.g. a leading <bos>) unless told not to."""
+        return list(self._inner.encode(text, add_special_tokens=add_special).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of `ids`; ids the tokenizer does not know give nothing, broken UTF-8 gives U+FFFD."""

@@ -6,15 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from time import monotonic
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from dist_spec.core.attachment import Attachment
-from dist_spec.core.messages import Bye, Close, Commit, Hello, Message, Need, Open, Ping
+from dist_spec.core.messages import NO_FLOOR, Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.types import Sampling
 from dist_spec.errors import ProtocolError, TransportError
 from dist_spec.transports.base import LEADER, Transport
+
+TokenKind: TypeAlias = Literal["accepted", "recovered", "bonus", "plain", "unknown"]
+"""Where a token came from: drafted and accepted; put in the place of a drafted one; after a branch that was accepted whole;
+without a draft to judge; or not known, as its message was lost and the text told again."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,9 +28,11 @@ class Stream:
 
     Attributes:
         tokens: committed so far, in order.
-        kinds: parallel to `tokens`: True where the token had been drafted and was accepted.
-        times: when each commit arrived, (monotonic seconds, number of tokens).
+        kinds: parallel to `tokens`: where each token came from.
+        times: when each commit arrived, (monotonic seconds, number of tokens); what came late came in order all the same.
         margins: parallel to `tokens` as far as the target reports them (NaN: not for this one).
+        logprobs: the same for the log probability of each token, where the request asked for them.
+        top_logprobs: parallel to `logprobs`: (id, log probability) of the most likely tokens, best first.
         reason: why it ended ("" while it runs).
     """
 
@@ -37,9 +44,11 @@ class Stream:
     heard_s: float
     prompt_length: int
     tokens: list[int] = field(default_factory=list)
-    kinds: list[bool] = field(default_factory=list)
+    kinds: list[TokenKind] = field(default_factory=list)
     times: list[tuple[float, int]] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     reason: str = ""
     closed_s: float = 0.0
     stats: dict[str, float] = field(default_factory=dict)
@@ -53,11 +62,16 @@ class Stream:
         fresh = commit.tokens.tolist()[known:]
         self.prefix.extend(fresh)
         self.tokens.extend(fresh)
-        accepted = max(commit.num_accepted - known, 0)
-        self.kinds.extend([True] * accepted + [False] * (len(fresh) - accepted))
-        if len(commit.margins):  # what was lost and told again came without
-            self.margins.extend([nan] * (len(self.tokens) - len(fresh) - len(self.margins)))
+        self.kinds.extend(_kinds(commit)[known:])
+        missing = len(self.tokens) - len(fresh)  # what was lost and told again came without margins and probabilities
+        if len(commit.margins):
+            self.margins.extend([nan] * (missing - len(self.margins)))
             self.margins.extend(commit.margins.tolist()[known:])
+        if len(commit.logprobs):
+            self.logprobs.extend([nan] * (missing - len(self.logprobs)))
+            self.logprobs.extend(commit.logprobs.tolist()[known:])
+            self.top_logprobs.extend([()] * (missing - len(self.top_logprobs)))
+            self.top_logprobs.extend(_top_logprobs(commit)[known:])
         self.heard_s = now
         if fresh:
             self.times.append((now, len(fresh)))
@@ -75,6 +89,23 @@ class Stream:
         )
 
 
+def _kinds(commit: Commit) -> list[TokenKind]:
+    """Per token of a commit. One that holds more than a verification can give tells again what was lost."""
+    count = len(commit.tokens)
+    if count > commit.num_accepted + 1:
+        return ["unknown"] * count
+    kinds: list[TokenKind] = ["accepted"] * min(commit.num_accepted, count)
+    return [*kinds, commit.last_kind] if len(kinds) < count else kinds
+
+
+def _top_logprobs(commit: Commit) -> list[tuple[tuple[int, float], ...]]:
+    if not commit.top_ids.size:
+        return [()] * len(commit.tokens)
+    rows = zip(commit.top_ids.tolist(), commit.top_logprobs.tolist(), strict=True)
+    # Rows are filled up where fewer tokens were possible than asked for.
+    return [tuple(one for one in zip(ids, values, strict=True) if one[1] > NO_FLOOR) for ids, values in rows]
+
+
 class Client:
     """Opens requests and follows them.
 
@@ -83,18 +114,27 @@ class Client:
         name: unique among the leader's peers.
         silence_s: the leader counts as gone when it says nothing for this long.
         repeat_s: a request without news for this long is told again (harmless when it is known).
+        heartbeat_s: a ping goes out this often; the leader's `dead_after_s` must be longer.
 
     Attributes:
         num_drafters: drafters attached to the leader, as it last said.
         last_stats: the leader's totals as of the request that ended last.
     """
 
-    def __init__(self, transport: Transport, *, name: str, silence_s: float = 60.0, repeat_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        name: str,
+        silence_s: float = 60.0,
+        repeat_s: float = 5.0,
+        heartbeat_s: float = 1.0,
+    ) -> None:
         self.transport = transport
         self.streams: dict[tuple[str, int], Stream] = {}
         self._silence_s = silence_s
         self._repeat_s = repeat_s
-        self._attachment = Attachment(Hello(role="frontend", name=name))
+        self._attachment = Attachment(Hello(role="frontend", name=name), heartbeat_s=heartbeat_s)
         self._ready = False
         self.num_drafters = 0
         self.last_stats: dict[str, float] = {}
@@ -111,10 +151,7 @@ class Client:
     def open(self, request: str, *, prompt: Sequence[int], sampling: Sampling) -> Stream:
         """Begin a request. Raises ProtocolError for one that cannot be sent (too many tokens, stop strings, ...)."""
         now = monotonic()
-        if not self.streams:
-            # Nobody listened while nothing was open, so the leader may have forgotten us, and its silence means nothing.
-            for message in self._attachment.start(now=now):
-                self.transport.send(LEADER, message)
+        self._greet_if_idle(now=now)
         stream = Stream(
             request=request,
             generation=0,
@@ -128,8 +165,19 @@ class Client:
         self.streams[request, 0] = stream
         return stream
 
+    def _greet_if_idle(self, *, now: float) -> None:
+        """Nobody listened while nothing was open, so the leader may have forgotten us, and its silence means nothing."""
+        if not self.streams:
+            for message in self._attachment.start(now=now):
+                self.transport.send(LEADER, message)
+
     def abort(self, stream: Stream) -> None:
         self.transport.send(LEADER, Close(request=stream.request, generation=stream.generation, reason="abort"))
+
+    def forget(self) -> None:
+        """Let all drafters forget what they keep of requests that ended."""
+        self._greet_if_idle(now=monotonic())
+        self.transport.send(LEADER, Forget())
 
     def poll(self, *, timeout_s: float) -> list[tuple[Stream, int]]:
         """Take in what has arrived; returns (stream, new tokens) pairs, 0 for a stream that ended.

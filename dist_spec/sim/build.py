@@ -11,7 +11,9 @@ from dist_spec.core.membership import Membership
 from dist_spec.core.messages import Hello
 from dist_spec.core.scheduler import Scheduler
 from dist_spec.core.target_session import TargetSession
+from dist_spec.drafters.base import Drafter
 from dist_spec.drafters.scripted import ScriptedDrafter
+from dist_spec.sim.claims import ClaimingDrafter
 from dist_spec.sim.devices import ScriptedTarget
 from dist_spec.sim.scenario import Scenario, Truths
 from dist_spec.transports.base import Transport
@@ -54,9 +56,11 @@ def build_draft(
 ) -> DraftWorker:
     """One life of one drafter."""
     name, life = life_of(machine)
-    drafter = ScriptedDrafter(
+    drafter: Drafter = ScriptedDrafter(
         lambda key, history: truths[key], law=scenario.law, vocab_size=scenario.vocab_size, seed=scenario.seed
     )
+    if scenario.claims is not None:
+        drafter = ClaimingDrafter(drafter, claims=scenario.claims)
     hello = Hello(role="drafter", name=name, kind="scripted", step_s=scenario.times.draft_s)
     return DraftWorker(
         DraftSession(scenario.speculation, first_serial=life * _SERIALS_PER_LIFE),

@@ -85,6 +85,8 @@ class SimTarget:
             transport=cluster.network.attach(LEADER, self.poll),
             recorder=cluster.recorder(LEADER),
         )
+        if cluster.scenario.speculation.adaptive:
+            self.worker.measured(cluster.scenario.costs(), now=cluster.clock.now)
         self.texts: dict[tuple[str, int], list[int]] = {}
         self.wait_s = 0.0
         self._busy = False

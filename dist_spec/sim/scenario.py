@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.counts import SessionCounts
 from dist_spec.core.settings import Speculation
 from dist_spec.drafters.scripted import RankLaw
@@ -40,6 +41,7 @@ class Scenario:
     Attributes:
         seed: of the texts and of the drafter's errors (and of garbage).
         network_seed: of loss, jitter, duplication and reordering.
+        claims: what the drafter's scores say, where that is not its law.
         heartbeat_s, dead_after_s: as in the transport's settings.
         limit_s: virtual time after which an unfinished run is given up.
         record: keep what `replay` needs.
@@ -47,6 +49,7 @@ class Scenario:
 
     speculation: Speculation = field(default_factory=Speculation)
     law: RankLaw = field(default_factory=lambda: RankLaw(a=0.8, b=0.5))
+    claims: RankLaw | None = None
     times: DeviceTimes = field(default_factory=DeviceTimes)
     link: Link = field(default_factory=Link)
     num_drafters: int = 1
@@ -61,6 +64,14 @@ class Scenario:
     dead_after_s: float = 0.5
     limit_s: float = 3600.0
     record: bool = False
+
+    def costs(self) -> VerifyCost:
+        """What the leader would have measured at its start."""
+        return VerifyCost.of(
+            lambda rows, nodes: self.times.verify(rows + nodes),
+            max_rows=max(self.num_requests, 1),
+            max_nodes=max(self.speculation.budget, 1),
+        )
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Checks of single header fields, shared by all message kinds; knows nothing of frames, sockets or their meaning.
+"""Checks of single fields, shared by all message kinds; knows nothing of frames, sockets or their meaning.
 
 Each function returns its argument with a narrowed type, or raises ProtocolError that names the field. `type(x) is int`
 rather than isinstance: a bool is an int in Python but not on the wire.
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from dist_spec.core.messages import MAX_NODES, MAX_REQUEST_ID, MAX_TOKENS
-from dist_spec.core.types import FloatArray, IntArray
+from dist_spec.core.messages import MAX_REQUEST_ID, MAX_TOKENS
 from dist_spec.errors import ProtocolError
 
 MAX_NAME = 64
@@ -27,11 +24,10 @@ UINT64 = 2**64 - 1
 INT64 = 2**63 - 1
 MAX_VOCABULARY = 2**31 - 1
 
-_NODE_BYTES = 4 + 2 + 2
-_LOWEST_SCORE = -65504.0  # the most negative finite 16-bit float
-_EXPONENT = np.uint16(0x7C00)  # all ones in a 16-bit float: infinite or not a number
-_INDEX = np.arange(MAX_NODES, dtype=np.int32)
-_TOKEN, _PARENT, _SCORE, _BITS = np.dtype("<i4"), np.dtype("<i2"), np.dtype("<f2"), np.dtype("<u2")
+MAX_HEADER_BYTES = 1 << 20
+"""What a message may hold beside token ids."""
+MAX_FRAME_BYTES = MAX_HEADER_BYTES + 4 * MAX_TOKENS
+"""The largest frame a peer may send: the longest request."""
 
 
 def refuse(name: str, wanted: str, value: object) -> ProtocolError:
@@ -90,44 +86,3 @@ def request_id(value: object) -> str:
 def length(value: object, name: str) -> int:
     """A number of tokens."""
     return integer(value, name, high=MAX_TOKENS)
-
-
-def token_bytes(tokens: IntArray) -> bytes:
-    """(n,) int32 as 4 n bytes, little end first."""
-    return np.asarray(tokens).astype(_TOKEN, casting="same_kind", copy=False).tobytes()
-
-
-def read_tokens(body: memoryview, name: str, *, vocab_size: int, limit: int = MAX_TOKENS) -> IntArray:
-    """A read-only (n,) int32 view of `body`, every id in [0, vocab_size)."""
-    if body.nbytes % _TOKEN.itemsize or body.nbytes > limit * _TOKEN.itemsize:
-        raise refuse(f"{name} frame", f"4 bytes for each of at most {limit} tokens", body.nbytes)
-    tokens = np.frombuffer(body, _TOKEN)
-    # Seen as unsigned, a negative id is larger than any vocabulary: one pass checks both ends.
-    if len(tokens) and int(tokens.view(np.uint32).max()) >= vocab_size:
-        raise ProtocolError(f"{name}: a token id lies outside [0, {vocab_size})")
-    return tokens
-
-
-def node_bytes(tokens: IntArray, parents: IntArray, scores: FloatArray) -> bytes:
-    """Tokens, parents (16-bit) and scores (16-bit floats, clipped to the finite range), one after the other."""
-    if not len(tokens) == len(parents) == len(scores):
-        raise ProtocolError(f"unequal lengths: {len(tokens)} tokens, {len(parents)} parents, {len(scores)} scores")
-    if len(tokens) > MAX_NODES:
-        raise ProtocolError(f"{len(tokens)} nodes in one proposal; the limit is {MAX_NODES}")
-    narrow = np.minimum(np.maximum(scores, _LOWEST_SCORE), 0.0).astype(_SCORE)
-    return token_bytes(tokens) + np.asarray(parents).astype(_PARENT).tobytes() + narrow.tobytes()
-
-
-def read_nodes(body: memoryview, *, vocab_size: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """Tokens (n,) int32, parents (n,) int32 and scores (n,) float32 of a proposal, checked as a whole."""
-    count, rest = divmod(body.nbytes, _NODE_BYTES)
-    if rest or count > MAX_NODES:
-        raise refuse("nodes frame", f"{_NODE_BYTES} bytes for each of at most {MAX_NODES} nodes", body.nbytes)
-    tokens = read_tokens(body[: 4 * count], "tokens", vocab_size=vocab_size)
-    parents = np.frombuffer(body[4 * count : 6 * count], _PARENT).astype(np.int32)
-    if count and ((parents >= _INDEX[:count]).any() or int(parents.min()) < -1):
-        raise ProtocolError("parents: a node's parent must be -1 or come before it")
-    wire = body[6 * count :]
-    if ((np.frombuffer(wire, _BITS) & _EXPONENT) == _EXPONENT).any():
-        raise ProtocolError("scores: a score is infinite or not a number")
-    return tokens, parents, np.minimum(np.frombuffer(wire, _SCORE).astype(np.float32), np.float32(0.0))

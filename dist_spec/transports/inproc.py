@@ -13,6 +13,7 @@ from dist_spec.transports.base import LEADER, Received
 from dist_spec.transports.codec import Frame
 from dist_spec.transports.fields import MAX_VOCABULARY
 from dist_spec.transports.ledger import Ledger
+from dist_spec.transports.names import Names
 from dist_spec.transports.outbox import HIGH_WATER, Outbox
 from dist_spec.transports.packet import pack, unpack
 
@@ -86,6 +87,7 @@ class InprocTransport:
         self.name = name
         self.vocab_size = vocab_size
         self.ledger = Ledger()
+        self.names = Names()
         self.outbox = Outbox(high_water=high_water, ledger=self.ledger)
         self._hub = hub
         self._closed = False
@@ -94,7 +96,7 @@ class InprocTransport:
         """See `Transport.send`. Raises ProtocolError for a message that cannot be sent, TransportError once closed."""
         if self._closed:
             raise TransportError(f"{self.name} sends after it was closed")
-        packet = pack(message)
+        packet = pack(message, peer=peer, names=self.names)
         if self._hub._knows(self.name, peer):
             self.outbox.push(peer, packet)
         else:
@@ -107,9 +109,7 @@ class InprocTransport:
         received = []
         for sender in self._hub._senders_to(self.name):
             for packet in sender.outbox.take(self.name):
-                sender.ledger.count(
-                    packet.kind, peer=self.name, direction="out", num_bytes=packet.num_bytes, local_s=packet.local_s
-                )
+                packet.counted(sender.ledger, peer=self.name)
                 received.append(self._unpack(sender.name, packet.frames))
         if self.name == LEADER:
             received += [self._unpack(peer, frames) for peer, frames in self._hub._take_raw()]
@@ -121,4 +121,4 @@ class InprocTransport:
         self._hub._remove(self)
 
     def _unpack(self, peer: str, frames: list[Frame]) -> Received:
-        return unpack(frames, peer=peer, vocab_size=self.vocab_size, ledger=self.ledger)
+        return unpack(frames, peer=peer, vocab_size=self.vocab_size, ledger=self.ledger, names=self.names)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic, perf_counter
 
-from dist_spec.core.messages import Message
+from dist_spec.core.messages import Hello, Message, Ping
 from dist_spec.errors import ProtocolError
 from dist_spec.transports.base import Received
-from dist_spec.transports.codec import Frame, decode, encode, kind_of
+from dist_spec.transports.clocks import stamp
+from dist_spec.transports.codec import Frame, decode, encode, kind_of, sent_us
 from dist_spec.transports.ledger import Ledger
+from dist_spec.transports.names import Names
 
 MALFORMED = "malformed"
 """The kind under which the ledger counts what could not be decoded."""
@@ -19,34 +21,54 @@ MALFORMED = "malformed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packet:
-    """One encoded message. `local_s` is the time its encoding took."""
+    """One encoded message. `sent_s` is when it was to be sent, `local_s` the time its encoding took."""
 
     kind: str
     frames: list[Frame]
+    sent_s: float = 0.0
     local_s: float = 0.0
 
     @property
     def num_bytes(self) -> int:
         return sum(map(len, self.frames))
 
+    def counted(self, ledger: Ledger, *, peer: str, local_s: float = 0.0) -> None:
+        """It was handed to the link, which took `local_s`."""
+        ledger.count(
+            self.kind,
+            peer=peer,
+            direction="out",
+            num_bytes=self.num_bytes,
+            local_s=self.local_s + local_s,
+            now=self.sent_s,
+            sent_us=stamp(self.sent_s),
+        )
 
-def pack(message: Message) -> Packet:
+
+def pack(message: Message, *, peer: str, names: Names) -> Packet:
     """Encode; raises ProtocolError for a message that the other end would refuse."""
-    start = perf_counter()
-    frames = encode(message)
-    return Packet(kind=kind_of(message), frames=frames, local_s=perf_counter() - start)
+    start, now = perf_counter(), monotonic()
+    frames = encode(message, sent_us=stamp(now), handle=names.outgoing(message, peer=peer))
+    return Packet(kind=kind_of(message), frames=frames, sent_s=now, local_s=perf_counter() - start)
 
 
-def unpack(frames: Sequence[Frame], *, peer: str, vocab_size: int, ledger: Ledger) -> Received:
+def unpack(frames: Sequence[Frame], *, peer: str, vocab_size: int, ledger: Ledger, names: Names) -> Received:
     """Decode what a peer sent and count it; what is no message comes back as the error."""
-    start = perf_counter()
+    start, now = perf_counter(), monotonic()
     message: Message | ProtocolError
+    sent: int | None = None
     try:
-        message = decode(frames, vocab_size=vocab_size)
-        kind = kind_of(message)
+        message = decode(frames, vocab_size=vocab_size, resolve=names.resolve)
+        kind, sent = kind_of(message), sent_us(frames)
+        message = names.incoming(message, peer=peer)
     except ProtocolError as error:
         message, kind = error, MALFORMED
         ledger.dropped(kind, peer=peer, direction="in")
+    if isinstance(message, Hello):
+        ledger.greeted(peer)
+    elif isinstance(message, Ping) and message.echo_s > 0:
+        ledger.round_trip(peer, now - message.echo_s)
     num_bytes = sum(map(len, frames))
-    ledger.count(kind, peer=peer, direction="in", num_bytes=num_bytes, local_s=perf_counter() - start)
+    local_s = perf_counter() - start
+    ledger.count(kind, peer=peer, direction="in", num_bytes=num_bytes, local_s=local_s, now=now, sent_us=sent)
     return peer, message

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import math
+from collections.abc import Sequence
 from time import monotonic, perf_counter
 
 import zmq
@@ -21,6 +22,7 @@ from dist_spec.transports.base import LEADER, Received
 from dist_spec.transports.codec import MAX_FRAME_BYTES
 from dist_spec.transports.fields import MAX_NAME, MAX_VOCABULARY
 from dist_spec.transports.ledger import Ledger
+from dist_spec.transports.names import Names
 from dist_spec.transports.outbox import HIGH_WATER, Outbox
 from dist_spec.transports.packet import pack, unpack
 
@@ -58,6 +60,7 @@ class _Channel:
 
     def __init__(self, socket_type: int, *, high_water: int, options: dict[int, int | bytes]) -> None:
         self.ledger = Ledger()
+        self.names = Names()
         self.outbox = Outbox(high_water=high_water, ledger=self.ledger)
         self._context = zmq.Context()
         _contexts.add(self._context)
@@ -67,7 +70,7 @@ class _Channel:
 
     def send(self, peer: str, message: Message, *, route: list[bytes]) -> None:
         self._check_open()
-        self.outbox.push(peer, pack(message))
+        self.outbox.push(peer, pack(message, peer=peer, names=self.names))
         self.flush(peer, route=route)
 
     def flush(self, peer: str, *, route: list[bytes]) -> None:
@@ -84,13 +87,7 @@ class _Channel:
                 self.outbox.give_up(peer)
                 return
             self.outbox.pop(peer)
-            self.ledger.count(
-                packet.kind,
-                peer=peer,
-                direction="out",
-                num_bytes=packet.num_bytes,
-                local_s=packet.local_s + perf_counter() - start,
-            )
+            packet.counted(self.ledger, peer=peer, local_s=perf_counter() - start)
 
     def drain(self) -> list[list[bytes]]:
         """All multipart messages that have arrived."""
@@ -102,6 +99,9 @@ class _Channel:
             except zmq.Again:
                 break
         return arrived
+
+    def unpack(self, frames: Sequence[bytes], *, peer: str, vocab_size: int) -> Received:
+        return unpack(frames, peer=peer, vocab_size=vocab_size, ledger=self.ledger, names=self.names)
 
     def wait(self, timeout_s: float) -> None:
         """Until something can be read, the timeout, or the moment to retry what still waits to be sent."""
@@ -182,7 +182,7 @@ class ZmqLeader:
         self._channel.close()
 
     def _unpack(self, identity: bytes, *frames: bytes) -> Received:
-        return unpack(frames, peer=peer_name(identity), vocab_size=self.vocab_size, ledger=self.ledger)
+        return self._channel.unpack(frames, peer=peer_name(identity), vocab_size=self.vocab_size)
 
 
 class ZmqPeer:
@@ -220,7 +220,7 @@ class ZmqPeer:
         if peer == LEADER:
             self._channel.send(peer, message, route=[])
         else:
-            self.ledger.dropped(pack(message).kind, peer=peer)
+            self.ledger.dropped(pack(message, peer=peer, names=self._channel.names).kind, peer=peer)
 
     def receive(self, timeout_s: float) -> list[Received]:
         """See `Transport.receive`. The wait is rounded up to whole milliseconds."""
@@ -238,4 +238,4 @@ class ZmqPeer:
         self._channel.close()
 
     def _unpack(self, frames: list[bytes]) -> Received:
-        return unpack(frames, peer=LEADER, vocab_size=self.vocab_size, ledger=self.ledger)
+        return self._channel.unpack(frames, peer=LEADER, vocab_size=self.vocab_size)

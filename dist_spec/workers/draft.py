@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.draft_session import DraftBatch, DraftSession
 from dist_spec.core.messages import Bye, Message
-from dist_spec.drafters.base import Drafter, ExpandRow
+from dist_spec.drafters.base import Drafter, ExpandRow, Remembering
 from dist_spec.errors import ProtocolError
 from dist_spec.transports.base import LEADER, Transport
 from dist_spec.workers.record import Recorder
@@ -49,16 +49,23 @@ class DraftWorker:
             if isinstance(message, ProtocolError):
                 continue
             self._send(self.attachment.heard(message, now=now), now=now)
+            self.session.pace.link_s = self.attachment.round_trip_s / 2
             self._send(self.session.receive(message, now=now), now=now)
         for key in self.session.take_closed():
             self.drafter.close(key)
+        if self.session.forgotten:
+            self.session.forgotten = False
+            forget(self.drafter)
         return len(received)
 
     def begin(self, *, now: float) -> DraftBatch | None:
         """Pick the leaves of the next draft step; None: nothing useful to do before a message arrives."""
-        batch = self.session.next_batch()
-        if batch is not None and self.recorder is not None:
-            self.recorder.drafted(batch, now=now)
+        batch = self.session.next_batch(now=now)
+        if self.recorder is not None:
+            if batch is None:
+                self.recorder.rested(now=now)
+            else:
+                self.recorder.drafted(batch, now=now)
         return batch
 
     def finish(self, batch: DraftBatch, *, now: float, hold: bool = False) -> None:
@@ -95,6 +102,12 @@ class DraftWorker:
             self.transport.send(LEADER, message)
 
 
+def forget(drafter: Drafter) -> None:
+    """Have a drafter forget what ended requests left behind, if it keeps any of it."""
+    if isinstance(drafter, Remembering):
+        drafter.forget()
+
+
 def expand_rows(batch: DraftBatch) -> list[ExpandRow]:
     """The batch as a drafter sees it."""
     return [
@@ -108,6 +121,7 @@ def expand_rows(batch: DraftBatch) -> list[ExpandRow]:
             tree=draft.tree,
             leaves=leaves,
             width=batch.width,
+            digest=draft.prefix.digest,
         )
         for draft, leaves in zip(batch.drafts, batch.leaves, strict=True)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
 
 from dist_spec.config import Config, ModelDrafterConfig
@@ -12,14 +11,16 @@ from dist_spec.core.draft_session import DraftSession
 from dist_spec.core.messages import Bye, Hello
 from dist_spec.drafters.build import BuiltDrafter, build_drafter
 from dist_spec.errors import DistSpecError, TokenizerMismatchError, TransportError, WorkerError
+from dist_spec.models.tokenizer import load_tokenizer
 from dist_spec.telemetry.log import setup_logging
 from dist_spec.telemetry.timeline import Timeline
 from dist_spec.transports.base import Transport
 from dist_spec.transports.zmq import ZmqPeer
 from dist_spec.workers.draft import DraftWorker
+from dist_spec.workers.files import ProcessFiles
 from dist_spec.workers.loop import run_draft_loop
 from dist_spec.workers.record import Recorder
-from dist_spec.workers.settings import speculation_of
+from dist_spec.workers.settings import law_settings_of, speculation_of
 from dist_spec.workers.signals import StopFlag
 
 
@@ -39,19 +40,19 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
         from dist_spec.workers.threads import limit_threads
 
         limit_threads(getattr(entry, "threads", None))
-    record = config.telemetry.record
-    recorder = Recorder(name) if record else None
-    worker, built = build_draft(config, name=name, transport=ZmqPeer(connect, name), recorder=recorder)
+    files = ProcessFiles(config.telemetry, machine=name)
+    transport = files.traced(ZmqPeer(connect, name))
+    worker, built = build_draft(config, name=name, transport=transport, recorder=files.recorder)
+    timeline = Timeline(monotonic, on_phase=files.on_phase)
     log.info("drafting for %s", connect)
     try:
-        run_draft_loop(worker, timeline=Timeline(monotonic, per_step=()), stopping=stop, step_s=built.step_s)
+        run_draft_loop(worker, timeline=timeline, stopping=stop, step_s=built.step_s)
         worker.leave(now=monotonic())
     except DistSpecError as error:  # no longer bad input, which would end the target too: it is started again
         raise WorkerError(f"drafter {name}: {error.message}", fix=error.fix) from error
     finally:
         worker.transport.close()
-        if recorder is not None and record is not None:
-            recorder.save(Path(record).with_suffix(f".{name}.jsonl"))
+        files.save()
     if worker.session.refused is not None:
         raise refusal_error(name, worker.session.refused, built)
 
@@ -74,6 +75,8 @@ def build_draft(
         entry,
         max_requests=config.target.max_sequences,
         batch_invariant=itself and config.target.batch_invariant,
+        laws=law_settings_of(config),
+        tokenizer=lambda: load_tokenizer(config.target.model),
     )
     hello = Hello(
         role="drafter",

@@ -19,15 +19,19 @@ def run_target_loop(worker: TargetWorker, *, timeline: Timeline, stopping: Calla
     """Serve until `stopping()`; what arrived during a forward is drained just before the next selection."""
     next_tick = monotonic()
     while not stopping():
-        now = timeline.enter("receive")
+        # Heartbeats without a request are no part of any run: they count as idle.
+        now = timeline.enter("idle" if worker.session.idle else "receive")
         worker.receive(clock=monotonic)
         if now >= next_tick:
             worker.tick(now=now)
             next_tick = now + worker.session.membership.heartbeat_s / 2
-        plan = worker.begin(now=timeline.enter("select"))
+        selected = timeline.enter("idle" if worker.session.idle else "select")
+        plan = worker.begin(now=selected)
         if isinstance(plan, Plan):
             outcomes = worker.backend.collect(plan)
-            worker.apply(plan, outcomes, now=timeline.enter("commit"))
+            verified = timeline.enter("commit")
+            worker.transport.ledger.verifying(selected, verified)
+            worker.apply(plan, outcomes, now=verified)
         else:
             _pause(worker, plan, timeline=timeline)
 

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING
 
-from dist_spec.core.noise import NoiseKey, NoiseRing, request_key
+from dist_spec.core.noise import NoiseKey, NoiseRing, request_key, uniform
 from dist_spec.core.plan import Plan, PlanRow
+from dist_spec.core.sampling.pipelines import Pipelines
 from dist_spec.core.target_session import Outcome
 from dist_spec.core.types import Verdict
 from dist_spec.core.verification.base import NoiseRow, VerificationRule
 from dist_spec.core.verification.build import build_rule
+from dist_spec.core.verification.rejection import Rejections
+from dist_spec.core.verification.weigh import Draws, Uniforms
 from dist_spec.errors import RequestError
 from dist_spec.telemetry.timeline import Timeline
 
@@ -29,9 +32,13 @@ _RULES = 64
 class ModelBackend:
     """Runs plans on a `ModelRunner`.
 
+    Attributes:
+        inspect: shown every row's logits before its verdict (the decisions file); None: nobody looks.
+
     Args:
         rule: name of the verification rule (`verification.rule`).
         with_margin: report margins, for the numeric-equality rule.
+        eos_ids: the model's end-of-sequence ids (`min_tokens` bans them for a while).
         timeline: told what the process is doing: `forward`, `noise`, `verdict`.
         noise_maker: one thread that makes noise rows while the forward runs (on another core than a forward on a CPU);
             without it they are made between the start of a forward and the wait for its end, which hides them behind a
@@ -47,16 +54,20 @@ class ModelBackend:
         noise_rows: int,
         with_margin: bool,
         timeline: Timeline,
+        eos_ids: Sequence[int] = (),
         noise_maker: Executor | None = None,
     ) -> None:
         self.runner = runner
         self.timeline = timeline
+        self.rejections = Rejections()
         self.ring = NoiseRing(vocab_size, noise_rows)
         self._vocab_size = vocab_size
         self._rule_name = rule
         self._with_margin = with_margin
+        self._pipelines = Pipelines(eos_ids=eos_ids)
         self._rules: dict[float, VerificationRule] = {}
         self._keys: dict[tuple[int, int], NoiseKey] = {}
+        self.inspect: Callable[[PlanRow, torch.Tensor], None] | None = None
         self._wait: Callable[[], torch.Tensor] | None = None
         self._noise_maker = noise_maker
         self._noise_made: Future[None] | None = None
@@ -75,8 +86,9 @@ class ModelBackend:
 
     def _make_noise(self, rows: Sequence[PlanRow]) -> None:
         """Rows of the positions that this step may reach; those beyond the accepted ones serve the next step."""
+        weighs = self._rule_name == "rejection"  # drafted tokens are weighed then: only a bonus needs such a row
         for row in rows:
-            for depth in range(row.ready_depth + 1):
+            for depth in range(row.ready_depth if weighs else 0, row.ready_depth + 1):
                 self.ring.prepare(self._key(row), row.noise_index + depth)
 
     def collect(self, plan: Plan) -> Sequence[Outcome]:
@@ -91,6 +103,7 @@ class ModelBackend:
         self.timeline.enter("verdict")
         if logits.device.type != "cpu":
             logits = logits.cpu()
+        self._pipelines.keep(plan.rows)
         outcomes: list[Outcome] = []
         start = 0
         for row in plan.rows:
@@ -102,12 +115,16 @@ class ModelBackend:
 
     def _verify(self, row: PlanRow, logits: torch.Tensor) -> Verdict | RequestError:
         try:
+            if self.inspect is not None:
+                self.inspect(row, logits[:, : self._vocab_size])
             rule = self._rule(row.sampling.temperature)
             return rule.verify(
                 tokens=row.forward.tokens[row.forward.num_pending :],
                 parents=row.forward.parents,
                 logits=logits[:, : self._vocab_size],
                 noise_row=self._noise(row) if rule.needs_noise else None,
+                pipeline=self._pipelines.of(row),
+                draws=Draws(laws=row.laws, uniforms=self._uniforms(row)) if rule.needs_draws else None,
             )
         except RequestError as error:
             return error
@@ -121,7 +138,12 @@ class ModelBackend:
         if rule is None:
             if len(self._rules) >= _RULES:
                 self._rules.clear()
-            rule = build_rule(self._rule_name, temperature=temperature, with_margin=self._with_margin)
+            rule = build_rule(
+                self._rule_name,
+                temperature=temperature,
+                with_margin=self._with_margin,
+                rejections=self.rejections,
+            )
             self._rules[temperature] = rule
         return rule
 
@@ -133,6 +155,11 @@ class ModelBackend:
                 self._keys.clear()
             key = self._keys[name] = request_key(*name)
         return key
+
+    def _uniforms(self, row: PlanRow) -> Uniforms:
+        """Fresh ones for every verification (docs/adr/0009-rejection-randomness.md)."""
+        key, start = self._key(row), row.noise_index
+        return lambda domain, depth: uniform(key, domain=domain, index=start + depth, epoch=start)
 
     def _noise(self, row: PlanRow) -> NoiseRow:
         key = self._key(row)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.draft_session import DraftBatch
 from dist_spec.core.messages import Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping, Propose
 from dist_spec.core.plan import Plan, Wait
@@ -25,7 +26,7 @@ MessageName: TypeAlias = tuple[Any, ...]
 Event: TypeAlias = tuple[Any, ...]
 """(kind, now, ...); see the methods of `Recorder`."""
 
-VERSION = 2
+VERSION = 3
 
 
 def name_of(message: Message) -> MessageName:
@@ -37,7 +38,8 @@ def name_of(message: Message) -> MessageName:
             return ("propose", message.request, message.generation, message.serial, message.base_length, size)
         case Commit():
             size = len(message.tokens)
-            return ("commit", message.request, message.generation, message.base_length, size, message.ask)
+            told = (message.base_length, size, message.ask, message.floor)
+            return ("commit", message.request, message.generation, *told)
         case Open():
             size = len(message.prompt) + len(message.generated)
             return ("open", message.request, message.generation, size, message.ask)
@@ -49,7 +51,8 @@ def name_of(message: Message) -> MessageName:
             fields = (message.protocol, message.vocab_size, message.kind, message.step_s)
             return ("hello", message.role, message.name, *fields)
         case Ping():
-            return ("ping", message.progress, message.busy_s, message.num_drafters)
+            clocks = (message.sent_s, message.echo_s, message.share_index, message.share_count)
+            return ("ping", message.progress, message.busy_s, message.num_drafters, *clocks)
         case Bye():
             return ("bye", message.reason, message.fatal)
         case Forget():
@@ -82,9 +85,15 @@ def rebuild(name: Sequence[Any], full: Sequence[Any] | None = None) -> Message:
             role, peer, protocol, vocab_size, what, step_s = fields
             return Hello(role=role, name=peer, protocol=protocol, vocab_size=vocab_size, kind=what, step_s=step_s)
         case "ping":
-            return Ping(progress=fields[0], busy_s=fields[1], num_drafters=fields[2])
+            progress, busy_s, num_drafters, sent_s, echo_s, index, count = fields
+            shared = {"share_index": index, "share_count": count}
+            return Ping(
+                progress=progress, busy_s=busy_s, num_drafters=num_drafters, sent_s=sent_s, echo_s=echo_s, **shared
+            )
         case "bye":
             return Bye(reason=fields[0], fatal=fields[1])
+        case "forget":
+            return Forget()
         case "open" if full is not None:
             return _open(full, ask=fields[-1])
         case "propose" if full is not None:
@@ -140,6 +149,10 @@ class Recorder:
         full = describe(message) if isinstance(message, Open) and self.machine == "leader" else None
         self.events.append(("received", now, peer, name_of(message), full))
 
+    def measured(self, costs: VerifyCost, *, now: float) -> None:
+        """What verifications cost when the run began."""
+        self.events.append(("measured", now, costs.table()))
+
     def opened(self, message: Open, *, now: float) -> None:
         """A request opened in process."""
         self.events.append(("opened", now, name_of(message), describe(message)))
@@ -153,11 +166,17 @@ class Recorder:
         match plan:
             case Plan():
                 rows = [[*row.key, row.base_length, row.forward.num_nodes, row.ready_depth] for row in plan.rows]
-                self.events.append(("selected", now, plan.step, plan.budget, plan.price, rows))
+                decided = (plan.budget, plan.price, plan.predicted_s)
+                self.events.append(("selected", now, plan.step, *decided, rows))
             case Wait():
                 self.events.append(("waited", now, plan.until_s, plan.cause))
-            case None if not self.events or self.events[-1][0] != "rested":
-                self.events.append(("rested", now))
+            case None:
+                self.rested(now=now)
+
+    def rested(self, *, now: float) -> None:
+        """There was nothing to do; once until there is."""
+        if not self.events or self.events[-1][0] != "rested":
+            self.events.append(("rested", now))
 
     def applied(self, plan: Plan, outcomes: Sequence[Outcome], *, now: float) -> None:
         """What the target said: (accepted path, tokens) per row, the text of an error, or None."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.draft_session import DraftBatch
 from dist_spec.core.messages import Message, Open, Propose
 from dist_spec.core.plan import Plan, Wait
@@ -166,6 +167,8 @@ class _TargetActions:
                 message = rebuild(rest[0], rest[1])
                 assert isinstance(message, Open)
                 worker.open(message, now=now)
+            case "measured":
+                worker.measured(VerifyCost(**rest[0]), now=now)
             case "selected" | "waited" | "rested":
                 self._plan = worker.begin(now=now)
             case "applied" if isinstance(self._plan, Plan):
@@ -194,7 +197,7 @@ class _DraftActions:
                 return _deliver(self._post, event, worker, receiver=self._peer)
             case "started":
                 worker.start(now=now)
-            case "drafted":
+            case "drafted" | "rested":
                 self._batch = worker.begin(now=now)
             case "expanded" if self._batch is not None:
                 # Only once: the tree may have moved on since, and an old batch names nodes that are no longer there.

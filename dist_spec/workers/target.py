@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.messages import Open
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.core.target_session import Outcome, Outgoing, TargetSession
 from dist_spec.drafters.base import Drafter, ExpandRow
 from dist_spec.errors import ProtocolError
 from dist_spec.transports.base import Transport
+from dist_spec.workers.draft import forget
 from dist_spec.workers.record import Recorder
 
 
@@ -31,7 +33,8 @@ class TargetWorker:
     receive -> begin (select, launch) -> [the forward runs] -> finish (verify, commit, send)
 
     Args:
-        local: a drafter cheap enough to be asked on the critical path (n-gram), for rows that have no guess.
+        local: by name, drafters cheap enough to be asked on the critical path (n-gram, suffix), for rows that have no
+            guess; all of them are asked.
     """
 
     def __init__(
@@ -40,13 +43,13 @@ class TargetWorker:
         *,
         backend: TargetBackend,
         transport: Transport,
-        local: Drafter | None = None,
+        local: Mapping[str, Drafter] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.session = session
         self.backend = backend
         self.transport = transport
-        self.local = local
+        self.local = dict(local or {})
         self.recorder = recorder
 
     def receive(self, *, clock: Callable[[], float], timeout_s: float = 0.0) -> int:
@@ -74,8 +77,8 @@ class TargetWorker:
         """Decide what to verify and start it."""
         self._send(self.session.admit(now=now))
         self._forget_closed()  # before a new request of an old name is guessed for
-        if self.local is not None:
-            self._guess_locally(self.local)
+        if self.local:
+            self._guess_locally()
         plan = self.session.select(now=now)
         if self.recorder is not None:
             self.recorder.selected(plan, now=now)
@@ -90,8 +93,17 @@ class TargetWorker:
 
     def _forget_closed(self) -> None:
         for key in self.session.take_closed():
-            if self.local is not None:
-                self.local.close(key)
+            for drafter in self.local.values():
+                drafter.close(key)
+        if self.session.take_forgotten():
+            for drafter in self.local.values():
+                forget(drafter)
+
+    def measured(self, costs: VerifyCost, *, now: float) -> None:
+        """Tell what verifications cost, before the first of them."""
+        if self.recorder is not None:
+            self.recorder.measured(costs, now=now)
+        self.session.measured(costs)
 
     def apply(self, plan: Plan, outcomes: Sequence[Outcome], *, now: float) -> None:
         if self.recorder is not None:
@@ -104,7 +116,7 @@ class TargetWorker:
             self.recorder.ticked(now=now)
         self._send(self.session.tick(now=now))
 
-    def _guess_locally(self, drafter: Drafter) -> None:
+    def _guess_locally(self) -> None:
         settings = self.session.settings
         rows = [
             ExpandRow(
@@ -117,11 +129,15 @@ class TargetWorker:
                 tree=live.tree,
                 leaves=[live.tree.root],
                 width=settings.num_children,
+                digest=live.sequence.prefix.digest,
             )
             for live in self.session.without_guess()
         ]
-        for row, [guess] in zip(rows, drafter.expand(rows), strict=True):
-            self.session.guess(row.key, guess)
+        # All guess before any guess is taken in: a drafter expects the tree as it was told of it.
+        guesses = {name: drafter.expand(rows) for name, drafter in self.local.items()} if rows else {}
+        for name, expansions in guesses.items():
+            for row, [guess] in zip(rows, expansions, strict=True):
+                self.session.guess(row.key, guess, drafter=name)
 
     def _send(self, outgoing: Sequence[Outgoing]) -> None:
         for peer, message in outgoing:

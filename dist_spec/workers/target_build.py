@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass
+from time import monotonic
 
 from dist_spec.config import DEFAULT_MODEL_LEN, Config
 from dist_spec.core.admission import TargetFacts
@@ -20,8 +21,10 @@ from dist_spec.errors import ModelError
 from dist_spec.models.invariance import Probe, check_against_stock, probe
 from dist_spec.models.loading import LoadedModel, load_model
 from dist_spec.models.runner import ModelRunner
+from dist_spec.models.tokenizer import Tokenizer
 from dist_spec.telemetry.timeline import Timeline
 from dist_spec.transports.base import Transport
+from dist_spec.workers.costs import Space, measure_costs
 from dist_spec.workers.model_backend import ModelBackend
 from dist_spec.workers.record import Recorder
 from dist_spec.workers.report import run_stats
@@ -118,11 +121,37 @@ def build_target(
         rule=config.verification.rule,
         noise_rows=config.target.max_sequences * (min(settings.budget, settings.num_draft_tokens) + 2),
         with_margin=not strict,
+        eos_ids=tuple(tokenizer.eos_ids),
         timeline=timeline,
         noise_maker=thread_elsewhere(),
     )
-    session.run_stats = lambda: run_stats(session, timeline, transport.ledger, target.found, strict=strict)
-    return TargetWorker(session, backend=backend, transport=transport, local=_local_drafter(config), recorder=recorder)
+    session.run_stats = lambda: {
+        **run_stats(session, timeline, transport.ledger, target.found, strict=strict),
+        "rejections": backend.rejections.num_rejected,
+        "residual_fallbacks": backend.rejections.num_fallbacks,
+    }
+    local = _local_drafters(config, tokenizer)
+    return TargetWorker(session, backend=backend, transport=transport, local=local, recorder=recorder)
+
+
+def measure_target(worker: TargetWorker, target: LoadedTarget, *, timeline: Timeline, log: logging.Logger) -> None:
+    """Have the worker know what verifications cost, where the budget is chosen by it; before the first request."""
+    settings = target.settings
+    if not settings.adaptive or settings.budget <= 0:
+        return
+    blocks = target.scheduler.blocks
+    space = Space(
+        num_blocks=blocks.num_blocks,
+        block_size=blocks.block_size,
+        max_model_len=target.max_model_len,
+        max_rows=target.scheduler.max_sequences,
+        max_nodes=settings.budget,
+    )
+    costs = measure_costs(worker.backend, space, clock=monotonic)
+    worker.measured(costs, now=monotonic())
+    timeline.reset()
+    curve = costs.curve(1, budget=settings.budget)
+    log.info("costs: a plain step %.1f ms, with %d nodes %.1f ms", 1e3 * curve[0], settings.budget, 1e3 * curve[-1])
 
 
 def _scheduler(config: Config, settings: Speculation, *, max_model_len: int) -> Scheduler:
@@ -132,8 +161,9 @@ def _scheduler(config: Config, settings: Speculation, *, max_model_len: int) -> 
     return Scheduler(blocks, max_sequences=config.target.max_sequences, lookahead=lookahead)
 
 
-def _local_drafter(config: Config) -> Drafter | None:
-    for drafter in config.drafters:
-        if drafter.placement == "leader":
-            return build_drafter(drafter).drafter
-    return None
+def _local_drafters(config: Config, tokenizer: Tokenizer) -> dict[str, Drafter]:
+    return {
+        drafter.name: build_drafter(drafter, tokenizer=lambda: tokenizer).drafter
+        for drafter in config.drafters
+        if drafter.placement == "leader"
+    }

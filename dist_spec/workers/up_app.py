@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
 from dist_spec.config import Config
 from dist_spec.errors import BadInputError, DistSpecError, WorkerError
+from dist_spec.telemetry.trace import collect, remove_parts
 from dist_spec.topology import TARGET, ProcessSpec, listen_address, plan_processes
+from dist_spec.workers.files import check_files
 from dist_spec.workers.signals import StopFlag
 from dist_spec.workers.supervisor import Supervisor
 
@@ -34,10 +37,12 @@ def run_up(config: Config, *, bind: str, stopping: Callable[[], bool] | None = N
     """Start everything, keep drafters alive, end everything when the target ends.
 
     Raises:
+        ConfigError: a file to be written has no place to go.
         WorkerError: the target ended by itself; carries the end of its log.
     """
+    check_files(config.telemetry)
     stop = stopping or StopFlag().listen()
-    with tempfile.TemporaryDirectory(prefix="dist-spec-") as name:
+    with traced(config), tempfile.TemporaryDirectory(prefix="dist-spec-") as name:
         folder = Path(name)
         address, specs = local_processes(config, folder=folder, bind=bind)
         log_dir = Path(config.telemetry.log_dir) if config.telemetry.log_dir else folder
@@ -46,6 +51,19 @@ def run_up(config: Config, *, bind: str, stopping: Callable[[], bool] | None = N
             while not stop():
                 watch(supervisor)
                 sleep(_POLL_S)
+
+
+@contextmanager
+def traced(config: Config) -> Iterator[None]:
+    """Around the life of local processes: what they leave of a trace (`telemetry.trace`) becomes one file at the end."""
+    trace = Path(config.telemetry.trace) if config.telemetry.trace else None
+    if trace is not None:
+        remove_parts(trace)
+    try:
+        yield
+    finally:
+        if trace is not None:
+            collect(trace)
 
 
 def watch(supervisor: Supervisor) -> None:

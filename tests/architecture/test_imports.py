@@ -80,7 +80,9 @@ def test_parts_that_talk_but_do_not_compute_never_import_torch_on_loading(part: 
             assert not {"torch", "transformers"} & {top_level(name) for name in names}, file
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["generate", "--help"], ["chat", "--help"], ["version"]], ids=" ".join
+)
 def test_help_imports_no_torch(arguments: list[str]) -> None:
     script = (
         "import sys\n"

@@ -20,6 +20,7 @@ RULES = {
     "greedy": build_rule("greedy", temperature=0.0),
     "auto at 0": build_rule("auto", temperature=0.0),
     "coupled at 0": build_rule("coupled", temperature=0.0),
+    "rejection at 0": build_rule("rejection", temperature=0.0),
     "coupled": build_rule("coupled", temperature=0.8),
     "auto": build_rule("auto", temperature=1.3),
     "greedy, margin": build_rule("greedy", temperature=0.0, with_margin=True),
@@ -245,7 +246,7 @@ def test_coupled_refuses_to_run_without_its_noise():
 def test_builder_chooses_and_refuses():
     assert build_rule("auto", temperature=0.0).name == "greedy"
     assert build_rule("auto", temperature=0.1).name == "coupled"
-    for name in ("rejection", "block", "traversal"):
+    for name in ("block", "traversal"):
         with pytest.raises(UnsupportedError, match=name):
             build_rule(name, temperature=0.5)
     with pytest.raises(ConfigError, match="gredy"):

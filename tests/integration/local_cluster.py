@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 import numpy as np
@@ -42,13 +42,14 @@ class LocalCluster:
         settings: Speculation,
         *,
         drafters: Sequence[Callable[[], Drafter]] = (),
-        local: Drafter | None = None,
+        local: Mapping[str, Drafter] | None = None,
         max_sequences: int = 4,
         max_model_len: int = 512,
         batch_invariant: bool = True,
         eos_ids: tuple[int, ...] = (),
         decode: Callable[[Sequence[int]], str] | None = None,
         seed: int = 0,
+        rule: str = "auto",
     ) -> None:
         self.random = random.Random(seed)
         self.hub = InprocHub()
@@ -65,10 +66,11 @@ class LocalCluster:
         backend = ModelBackend(
             self.runner,
             vocab_size=loaded.vocab_size,
-            rule="auto",
+            rule=rule,
             noise_rows=64,
             with_margin=not batch_invariant,
-            timeline=Timeline(monotonic, per_step=()),
+            eos_ids=eos_ids,
+            timeline=Timeline(monotonic),
         )
         self.target = TargetWorker(self.session, backend=backend, transport=self.hub.leader(), local=local)
         self.drafters = [

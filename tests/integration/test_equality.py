@@ -99,7 +99,7 @@ def test_a_drafter_inside_the_leader() -> None:
     loops = [[7, 8, 9] * 6]
     sampling = [Sampling(max_tokens=60, ignore_eos=True)]
     [plain] = LocalCluster(model(TARGET), PLAIN).run(loops, sampling)
-    cluster = LocalCluster(model(TARGET), Speculation(), local=NgramDrafter())
+    cluster = LocalCluster(model(TARGET), Speculation(), local={"ngram": NgramDrafter()})
     [stream] = cluster.run(loops, sampling)
     assert stream.tokens == plain.tokens
     assert cluster.counts.verified > 0

@@ -40,7 +40,7 @@ def test_a_recorded_run_replays(drafter: Any, speculation: dict[str, Any], tmp_p
 
     def again(events: dict[str, list[Any]]) -> dict[str, int]:
         loaded = load_target(settings, log=logging.getLogger("test"))
-        timeline = Timeline(monotonic, per_step=())
+        timeline = Timeline(monotonic)
         replayed = replay(
             events,
             target=lambda transport, recorder: build_target(

@@ -12,6 +12,7 @@ import pytest
 from dist_spec.core.messages import Commit, Hello, Message, Open, Ping, Propose
 from dist_spec.core.settings import Speculation
 from dist_spec.core.types import Sampling
+from dist_spec.drafters.rank_law import RankLaw
 from dist_spec.errors import ProtocolError, RequestError
 from dist_spec.sim.build import build_draft, build_target
 from dist_spec.sim.cluster import simulate
@@ -71,6 +72,33 @@ def test_a_thousand_schedules_replay() -> None:
         check(random_schedule(seed))
 
 
+ADAPTIVE = Scenario(
+    speculation=Speculation(budget=16, adaptive=True, num_draft_tokens=32),
+    law=RankLaw(a=0.6, b=0.5, concentration=3.0),
+    times=DeviceTimes(verify_s=15e-3, verify_flat=1, verify_per_token_s=1e-3),
+    num_drafters=2,
+    num_requests=2,
+    num_tokens=120,
+    record=True,
+)
+
+
+def test_decisions_by_price_replay() -> None:
+    """Calibrated scores, corrected costs, shares of two drafters, the floor: all follow from recorded inputs."""
+    check(ADAPTIVE)
+    check(replace(ADAPTIVE, link=Link(latency_s=0.002, jitter_s=0.002)))
+
+
+def test_other_costs_give_other_decisions() -> None:
+    _, records = recorded(ADAPTIVE)
+    table = dict(records[LEADER][0][2])
+    assert records[LEADER][0][0] == "measured"
+    table["seconds"] = [[second * (1.0 + 0.2 * i) for i, second in enumerate(row)] for row in table["seconds"]]
+    changed = [("measured", 0.0, table), *records[LEADER][1:]]
+    with pytest.raises(ReplayError, match="leader, event"):
+        replay_scenario(ADAPTIVE, {**records, LEADER: changed})
+
+
 def test_usage_of_every_request_is_the_same() -> None:
     seen = []
     for _ in range(2):
@@ -110,7 +138,7 @@ def altered(kind: str, field: int, value: object) -> Callable[[list[Event]], lis
 def late_proposal(events: list[Event]) -> list[Event]:
     """The proposal consumed last before some selection that used it is consumed after it."""
     for at, event in enumerate(events):
-        if event[0] == "selected" and at > 20 and events[at - 1][0] == "received" and event[5][0][3]:
+        if event[0] == "selected" and at > 20 and events[at - 1][0] == "received" and event[6][0][3]:
             return [*events[: at - 1], event, events[at - 1], *events[at + 1 :]]
     raise AssertionError("no such place")
 
@@ -119,7 +147,8 @@ CHANGES = {
     "a verdict": (LEADER, altered("applied", 3, [[[], [1]]])),
     "a budget": (LEADER, altered("selected", 3, 1)),
     "a price": (LEADER, altered("selected", 4, 123.0)),
-    "selected nodes": (LEADER, altered("selected", 5, [["r0", 0, 9, 99, 9]])),
+    "a predicted duration": (LEADER, altered("selected", 5, 0.5)),
+    "selected nodes": (LEADER, altered("selected", 6, [["r0", 0, 9, 99, 9]])),
     "leaves": ("drafter0", altered("drafted", 2, [["r0", 0, 99]])),
     "nodes drafted": ("drafter0", altered("expanded", 2, 1)),
     "a lost commit": ("drafter0", without("commit")),

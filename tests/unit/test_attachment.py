@@ -20,10 +20,10 @@ def test_a_ping_goes_out_every_heartbeat_with_its_figures() -> None:
     attachment = make()
     attachment.heard(Ping(), now=0.5)
     attachment.progress, attachment.busy_s = 7, 0.25
-    assert attachment.tick(now=1.0) == [Ping(progress=7, busy_s=0.25)]
+    assert attachment.tick(now=1.0) == [Ping(progress=7, busy_s=0.25, sent_s=1.0)]
     assert attachment.tick(now=1.9) == []
     attachment.heard(Ping(), now=1.9)
-    assert attachment.tick(now=2.0) == [Ping(progress=7, busy_s=0.25)]
+    assert attachment.tick(now=2.0) == [Ping(progress=7, busy_s=0.25, sent_s=2.0)]
     assert attachment.quiet_s(now=3.0) == 3.0 - 1.9
 
 
@@ -48,3 +48,13 @@ def test_other_traffic_puts_off_a_repeated_greeting() -> None:
     attachment.sent(now=3.4)
     assert HELLO not in attachment.tick(now=3.5)
     assert HELLO in attachment.tick(now=4.5)
+
+
+def test_the_answer_to_the_greeting_tells_the_round_trip_until_a_ping_does() -> None:
+    attachment = make()
+    attachment.heard(Ping(sent_s=9.0), now=0.01)
+    assert attachment.round_trip_s == 0.01
+    attachment.heard(Ping(sent_s=9.5), now=0.6)  # another ping of the leader's own: no answer to anything
+    assert attachment.round_trip_s == 0.01
+    attachment.heard(Ping(sent_s=10.0, echo_s=1.0), now=1.004)
+    assert abs(attachment.round_trip_s - 0.004) < 1e-9

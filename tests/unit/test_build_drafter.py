@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,13 +11,18 @@ from typing import Any
 import pytest
 
 from dist_spec.config import parse_config
+from dist_spec.core.tree import DraftTree
+from dist_spec.core.types import Sampling
+from dist_spec.drafters.base import ExpandRow
 from dist_spec.drafters.build import BuiltDrafter, build_drafter
+from dist_spec.drafters.suffix import SuffixDrafter
 from dist_spec.errors import ConfigError
+from dist_spec.models.tokenizer import Tokenizer, load_tokenizer
 
 
-def build(**entry: Any) -> BuiltDrafter:
+def build(*, tokenizer: Callable[[], Tokenizer] | None = None, **entry: Any) -> BuiltDrafter:
     [drafter] = parse_config({"target": {"model": "m"}, "drafters": [{"name": "d", **entry}]}).drafters
-    return build_drafter(drafter)
+    return build_drafter(drafter, tokenizer=tokenizer)
 
 
 class Good:
@@ -74,6 +80,37 @@ def test_a_script_that_is_none_is_bad_input(text: str, named: str, tmp_path: Pat
     with pytest.raises(ConfigError, match=named) as caught:
         build(kind="scripted", text_file=str(tmp_path / "t"))
     assert "token ids" in (caught.value.fix or "")
+
+
+def test_a_suffix_drafter_reads_its_corpus_with_the_targets_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("abcabd")
+    tokenizer = load_tokenizer("random:llama?seed=1")
+    built = build(kind="suffix", corpus=[str(tmp_path / "t")], tokenizer=lambda: tokenizer)
+    assert built.vocabulary == tokenizer.vocabulary_hashes()
+    assert built.tokens == tokenizer.token_map
+    a, b, c = tokenizer.encode("abc", add_special=False)
+    tree = DraftTree(3, b)
+    row = ExpandRow(
+        key=("r", 0),
+        history=[c, a, b],
+        history_slots=[-1] * 3,
+        prompt_length=3,
+        generated_offset=0,
+        sampling=Sampling(),
+        tree=tree,
+        leaves=[tree.root],
+        width=2,
+    )
+    [[guess]] = built.drafter.expand([row])
+    assert guess.tokens[0] == tokenizer.encode("d", add_special=False)[0]  # c a b was followed by d
+
+
+def test_a_suffix_drafter_without_a_corpus_needs_no_tokenizer(tmp_path: Path) -> None:
+    plain = build(kind="suffix", remember=False, num_draft_tokens=5).drafter
+    assert isinstance(plain, SuffixDrafter)
+    assert (plain.remember, plain.num_draft_tokens) == (False, 5)
+    with pytest.raises(ConfigError, match="tokenizer"):
+        build(kind="suffix", corpus=[str(tmp_path / "t")])
 
 
 def test_a_script_is_read(tmp_path: Path) -> None:

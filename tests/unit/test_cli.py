@@ -58,7 +58,9 @@ def test_version(dist_spec: Run) -> None:
     assert dist_spec("version") == Outcome(0, f"dist-spec {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [[], ["generate"], ["target"], ["draft"], ["up"], ["plan"], ["check"]], ids=str)
+@pytest.mark.parametrize(
+    "command", [[], ["generate"], ["chat"], ["target"], ["draft"], ["up"], ["plan"], ["check"]], ids=str
+)
 def test_help_is_there(dist_spec: Run, command: list[str]) -> None:
     outcome = dist_spec(*command, "--help")
     assert outcome.code == 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dist_spec.core.messages import Commit, Message
+from dist_spec.core.messages import Commit, Forget, Hello, Message
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.types import Sampling
 from dist_spec.errors import ProtocolError
@@ -94,25 +95,77 @@ def test_a_request_that_cannot_be_sent_is_not_waited_for() -> None:
     assert not link.client.streams
 
 
-def test_margins_stay_beside_their_tokens() -> None:
-    stream = Stream(
+def empty_stream(**sampling: Any) -> Stream:
+    return Stream(
         request="r",
         generation=0,
         prefix=Prefix(TEXT[:PROMPT]),
-        sampling=Sampling(),
+        sampling=Sampling(**sampling),
         opened_s=0.0,
         heard_s=0.0,
         prompt_length=PROMPT,
     )
-    for count, margins in ((1, [0.5]), (2, []), (1, [0.25])):
-        base = len(stream.prefix)
-        commit = Commit(
-            request="r",
-            generation=0,
-            base_length=base,
-            base_digest=stream.prefix.digest,
-            tokens=ints(TEXT[base : base + count]),
-            margins=np.array(margins, np.float32),
-        )
+
+
+def commit_of(start: int, count: int, **fields: Any) -> Commit:
+    """Tokens `start` and following of the text, counted after the prompt."""
+    base = PROMPT + start
+    return Commit(
+        request="r",
+        generation=0,
+        base_length=base,
+        base_digest=Prefix(TEXT[:base]).digest,
+        tokens=ints(TEXT[base : base + count]),
+        **fields,
+    )
+
+
+def test_margins_stay_beside_their_tokens() -> None:
+    stream = empty_stream()
+    for start, count, margins in ((0, 1, [0.5]), (1, 2, []), (3, 1, [0.25])):
+        commit = commit_of(start, count, margins=np.array(margins, np.float32))
         assert stream.take(commit, now=1.0) == count
     np.testing.assert_array_equal(stream.margins, [0.5, nan, nan, 0.25])
+
+
+def test_every_token_has_its_kind_also_where_commits_overlap() -> None:
+    stream = empty_stream()
+    first = commit_of(0, 3, num_accepted=2, last_kind="recovered")
+    assert stream.take(first, now=1.0) == 3
+    assert stream.take(first, now=1.5) == 0  # a repeat
+    assert stream.take(commit_of(2, 3, num_accepted=2, last_kind="bonus"), now=2.0) == 2
+    assert stream.take(commit_of(5, 1), now=3.0) == 1
+    assert stream.take(commit_of(6, 1, num_accepted=1, last_kind="bonus"), now=3.5) == 1  # ended by an accepted token
+    assert stream.take(commit_of(7, 2), now=4.0) == 2  # told again: nobody knows what was drafted
+    assert stream.take(commit_of(12, 1), now=4.5) is None  # something is missing in between
+    expected = ["accepted", "accepted", "recovered", "accepted", "bonus", "plain", "accepted", "unknown", "unknown"]
+    assert stream.kinds == expected
+    assert stream.times == [(1.0, 3), (2.0, 2), (3.0, 1), (3.5, 1), (4.0, 2)]
+    assert stream.tokens == TEXT[PROMPT : PROMPT + 9]
+
+
+def test_probabilities_stay_beside_their_tokens() -> None:
+    stream = empty_stream(logprobs=2)
+    told = {
+        "logprobs": np.array([-0.5, -1.0], np.float32),
+        "top_ids": np.array([[7, 8], [9, 5]], np.int32),
+        "top_logprobs": np.array([[-0.5, -2.0], [-0.25, -1.0]], np.float32),
+    }
+    assert stream.take(commit_of(0, 2, **told), now=1.0) == 2
+    assert stream.take(commit_of(2, 1), now=2.0) == 1  # lost, and told again without
+    assert stream.take(commit_of(2, 2, num_accepted=1, **told), now=3.0) == 1
+    np.testing.assert_array_equal(stream.logprobs, [-0.5, -1.0, nan, -1.0])
+    assert stream.top_logprobs == [((7, -0.5), (8, -2.0)), ((9, -0.25), (5, -1.0)), (), ((9, -0.25), (5, -1.0))]
+
+
+def test_probabilities_of_the_chosen_tokens_alone() -> None:
+    stream = empty_stream(logprobs=0)
+    told = {"logprobs": np.array([-0.5], np.float32), "top_ids": np.empty((1, 0), np.int32)}
+    assert stream.take(commit_of(0, 1, **told, top_logprobs=np.empty((1, 0), np.float32)), now=1.0) == 1
+    assert (stream.logprobs, stream.top_logprobs) == ([-0.5], [()])
+
+
+def test_a_client_can_let_the_drafters_forget() -> None:
+    link = Link()
+    link.client.forget()
+    assert [message for _, message in link.end.receive(0.0) if not isinstance(message, Hello)] == [Forget()]

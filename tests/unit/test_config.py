@@ -147,9 +147,8 @@ def test_the_published_methods_are_settings(speculation: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("sections", "named"),
     [
-        ({"sampling": {"top_k": 5}}, "sampling.top_k"),
-        ({"sampling": {"repetition_penalty": 1.1}}, "sampling.repetition_penalty"),
-        ({"verification": {"rule": "rejection"}}, "verification.rule: rejection"),
+        ({"sampling": {"n": 5}}, "sampling.n"),
+        ({"sampling": {"grammar": "x"}}, "sampling.grammar"),
         ({"verification": {"rule": "block"}}, "verification.rule: block"),
         ({"verification": {"rule": "traversal"}}, "verification.rule: traversal"),
         ({"drafters": [{"kind": "eagle"}]}, "drafters.0.kind: eagle"),
@@ -278,3 +277,12 @@ def test_no_data_causes_anything_but_our_errors(data: dict[str, Any]) -> None:
 def test_no_set_causes_anything_but_our_errors(text: str) -> None:
     with pytest.raises(DistSpecError):
         load_config(None, sets=[text])
+
+
+def test_several_drafters_may_live_inside_the_leader() -> None:
+    inside = [{"kind": kind, "name": kind, "placement": "leader"} for kind in ("ngram", "suffix")]
+    config = parse_config({"target": {"model": "m"}, "drafters": inside})
+    assert [drafter.name for drafter in config.drafters] == ["ngram", "suffix"]
+    assert config.process_drafters == ()
+    with pytest.raises(ConfigError, match="are called 'ngram'"):
+        parse_config({"target": {"model": "m"}, "drafters": [inside[0], inside[0]]})

@@ -173,6 +173,23 @@ def fan_out(**fields: object) -> Growth:
     return build_growth(Speculation(growth="fan_out", delivery="pull", **{**values, **fields}))  # type: ignore[arg-type]
 
 
+def test_best_first_rests_when_enough_is_ready() -> None:
+    """With `lookahead` guesses ready, only what is more likely than not is followed further."""
+    policy = build_growth(Speculation(num_leaves=1, num_draft_tokens=9, lookahead=6))
+    draft = make_draft()
+    assert work(policy, draft, scores=(-0.1, -3.0, -3.5)) == [0]
+    assert work(policy, draft, scores=(-0.9, -1.0, -3.5)) == [1]
+    assert draft.tree.size() == 6
+    assert work(policy, draft) == []  # the best leaf has a probability of exp(-1)
+    draft.commit([0])
+    assert draft.tree.size() == 3
+    assert work(policy, draft) == [1]
+    likely = make_draft()
+    for depth in range(9):
+        assert work(policy, likely, scores=(-0.01, -3.0, -3.5)) == [depth]
+    assert work(policy, likely) == []  # the depth cap holds for all
+
+
 def test_fan_out_drafts_the_chain_first_and_then_every_outcome() -> None:
     policy, draft = fan_out(), make_draft()
     draft.ask()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dist_spec.transports.clocks import stamp
 from dist_spec.transports.ledger import ANY_PEER, MAX_PEERS, Ledger, merge
 from dist_spec.transports.outbox import Outbox
 from dist_spec.transports.packet import Packet
@@ -109,3 +110,48 @@ def test_outbox_queues_are_separate() -> None:
     assert [(row.peer, row.drops) for row in ledger.rows()] == [("d1", 1)]
     with pytest.raises(KeyError):
         outbox.pop("d1")
+
+
+def arrived(ledger: Ledger, sent_s: float, now: float, *, peer: str = "d0") -> None:
+    ledger.count("propose", peer=peer, direction="in", num_bytes=1, now=now, sent_us=stamp(sent_s))
+
+
+def test_what_is_under_way_during_a_verification_is_hidden() -> None:
+    ledger = Ledger()
+    ledger.verifying(10.0, 10.5)
+    ledger.verifying(10.6, 10.8)
+    for sent_s, now, hidden_s in (
+        (10.7, 10.9, 0.1),  # sent within one
+        (10.4, 10.9, 0.3),  # within the one before
+        (10.52, 10.58, 0.0),  # between them
+        (9.0, 9.5, 0.0),  # before them
+        (9.9, 10.95, 0.7),  # around both
+    ):
+        before = ledger.total("propose", direction="in")
+        arrived(ledger, sent_s, now)
+        after = ledger.total("propose", direction="in")
+        assert after.hidden_s - before.hidden_s == pytest.approx(hidden_s, abs=1e-5)
+        assert after.transit_s - before.transit_s == pytest.approx(now - sent_s, abs=1e-5)
+
+
+def test_what_leaves_is_hidden_behind_the_next_verification() -> None:
+    """The receiver's end is not seen from here: the least time that the link takes stands for it."""
+    ledger = Ledger()
+    ledger.verifying(9.0, 9.5)
+    arrived(ledger, 9.6, 9.61)
+    for sent_s in (9.995, 10.0):
+        ledger.count("commit", peer="d0", direction="out", num_bytes=1, now=sent_s, sent_us=stamp(sent_s))
+    ledger.verifying(10.0, 10.5)
+    ledger.verifying(10.5, 10.7)
+    row = ledger.total("commit", direction="out")
+    assert row.transit_s == pytest.approx(0.02, abs=1e-4)
+    assert row.hidden_s == pytest.approx(0.015, abs=1e-4)
+
+
+def test_a_peer_that_greets_may_have_another_clock() -> None:
+    ledger = Ledger()
+    arrived(ledger, 100.0, 100.001)
+    ledger.greeted("d0")
+    arrived(ledger, 7777.0, 200.0)
+    arrived(ledger, 7778.0, 201.5)
+    assert ledger.total("propose", direction="in").transit_s == pytest.approx(0.501, abs=1e-4)

@@ -10,7 +10,7 @@ import pytest
 from dist_spec.core.tree import DraftTree
 from dist_spec.core.types import NO_PARENT, Expansion, Sampling
 from dist_spec.drafters.base import ExpandRow
-from dist_spec.drafters.ngram import NgramDrafter
+from dist_spec.drafters.ngram import NUM_FEATURES, NgramDrafter
 from dist_spec.errors import ConfigError
 
 
@@ -157,6 +157,29 @@ def test_estimates_follow_a_change_of_the_text():
     text = [*text, *phrase[:4]]
     assert trusted > 0.85
     assert float(np.exp(expand(drafter, text, prompt_length=0).scores[0])) < 0.3
+
+
+def test_guesses_are_described():
+    """Score, match length, rank of the chain, step along it; the best nodes of all chains are kept."""
+    history = [2, 3, 4, 0, 7, 3, 9, 0, 6, 3, 8, 0, 2, 3]
+    guess = expand(NgramDrafter(num_draft_tokens=4), history)
+    assert guess.features.shape == (len(guess.tokens), NUM_FEATURES)
+    assert guess.features.dtype == np.float32
+    assert guess.features[:, 0].tolist() == guess.scores.tolist()
+    first = guess.tokens.tolist().index(4)
+    assert guess.features[first, 1:].tolist() == [2.0, 0.0, 0.0]
+    assert guess.features[first + 1, 1:].tolist() == [3.0, 0.0, 1.0]
+    assert sorted(guess.features[guess.parents == NO_PARENT, 2].tolist()) == [0.0, 1.0, 2.0]
+
+
+def test_improbable_chains_are_cut_short():
+    """Three chains of 20 tokens would be 60 nodes; what is kept is the best by path score."""
+    phrase = list(range(100, 130))
+    history = [*phrase, 7, 5, 1, 2, 3, 4, 5, 7, 5, 9, 8, 7, 6, *phrase, 7, 5]
+    guess = expand(NgramDrafter(num_draft_tokens=20), history)
+    assert len(guess.tokens) <= 23
+    lengths = [len(chain) for chain in chains(guess)]
+    assert max(lengths) == lengths[0] > min(lengths)
 
 
 def test_settings_are_checked():

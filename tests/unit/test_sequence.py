@@ -93,6 +93,36 @@ def test_a_stop_string_far_back_is_not_found_again() -> None:
     assert sequence.finish_reason == ""
 
 
+@pytest.mark.parametrize("stop", ["END", "é"])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("xEND.......END..", "xEND.......END"),  # the first one came too early
+        ("xEND.END..", "xEND.END"),  # both within the text that is looked at
+        ("x...END..", "x...END"),  # `min_tokens` lies in the middle of it
+        ("xEND......", "xEND......"),  # none later
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 20])
+def test_a_stop_string_counts_once_enough_was_generated(stop: str, text: str, shown: str, size: int) -> None:
+    """As end tokens do: `min_tokens` may fall in front of it, behind it and in the middle of a character of it."""
+    data, shown = text.replace("END", stop).encode(), shown.replace("END", stop)
+    first = 5
+    sequence = Sequence(
+        "r",
+        0,
+        prompt=list(stop.encode()),
+        sampling=Sampling(max_tokens=40, min_tokens=first, stop=(stop,)),
+        max_model_len=100,
+        decode=lambda tokens: bytes(tokens).decode(errors="replace"),
+    )
+    for at in range(0, len(data), size):
+        if not sequence.finish_reason:
+            sequence.accept(data[at : at + size])
+    assert bytes(sequence.tokens[sequence.prompt_length :]).decode() == shown
+    assert sequence.finish_reason == ("stop" if shown.endswith(stop) and len(shown.encode()) > first else "")
+
+
 def test_resume_counts_what_was_generated_before() -> None:
     sequence = make(generated=(20, 21), max_tokens=4)
     assert (sequence.num_generated, sequence.room, sequence.noise_index) == (2, 2, 2)

@@ -626,7 +626,7 @@ def test_nobody_is_asked_where_only_the_targets_own_token_is_left() -> None:
 
 
 def test_a_drafter_that_goes_is_not_waited_for() -> None:
-    for leave in (lambda made: made.send("d", Bye()), lambda made: made.session.lost("d", now=made.now)):
+    for leave in (lambda made: made.send("d", Bye()), lambda made: made.session.lost("d")):
         made = attached(PULL)
         made.step()
         leave(made)

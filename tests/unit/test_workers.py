@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dist_spec.config import Config
+from dist_spec.config import Config, parse_config
 from dist_spec.core.messages import Open
 from dist_spec.core.plan import Plan
 from dist_spec.core.types import Sampling
 from dist_spec.drafters.ngram import NgramDrafter
-from dist_spec.errors import ProtocolError, WorkerError
+from dist_spec.errors import ConfigError, ProtocolError, WorkerError
 from dist_spec.models.invariance import Probe
 from dist_spec.sim.devices import ScriptedTarget
 from dist_spec.telemetry.timeline import Timeline
@@ -19,9 +19,11 @@ from dist_spec.transports.codec import decode, encode
 from dist_spec.transports.inproc import InprocHub
 from dist_spec.transports.ledger import Ledger
 from dist_spec.workers import draft_app
+from dist_spec.workers.files import ProcessFiles
 from dist_spec.workers.report import run_stats
 from dist_spec.workers.settings import speculation_of
 from dist_spec.workers.target import TargetWorker
+from dist_spec.workers.up_app import run_up
 from tests.unit.session_cases import Leader, ints, target_session, text_of
 
 
@@ -32,7 +34,7 @@ def test_a_name_used_again_at_once_is_another_request_to_the_local_drafter() -> 
         target_session(),
         backend=ScriptedTarget(lambda key: current),
         transport=InprocHub().leader(),
-        local=NgramDrafter(),
+        local={"ngram": NgramDrafter()},
     )
     for current, prompt in zip(texts, (60, 9), strict=True):
         message = Open(
@@ -46,6 +48,20 @@ def test_a_name_used_again_at_once_is_another_request_to_the_local_drafter() -> 
         assert steps < 20  # guesses were right
 
 
+@pytest.mark.parametrize("name", ["record", "trace", "decisions"])
+def test_a_file_without_a_place_is_refused_before_the_work(name: str, tmp_path: Path) -> None:
+    """By every process that would write it, and by whoever starts them."""
+    data = {"target": {"model": "random:llama"}, "telemetry": {name: str(tmp_path / "nowhere" / "file")}}
+    config = parse_config(data)
+    with pytest.raises(ConfigError, match=rf"telemetry\.{name}: .* cannot be written") as caught:
+        ProcessFiles(config.telemetry, machine="leader")
+    assert caught.value.fix
+    with pytest.raises(ConfigError, match=rf"telemetry\.{name}"):
+        run_up(config, bind="tcp://127.0.0.1:0", stopping=lambda: True)
+    data["telemetry"] = {name: str(tmp_path / "file")}
+    ProcessFiles(parse_config(data).telemetry, machine="leader").save()
+
+
 def test_figures_that_matter_get_through_however_many_links_there_are() -> None:
     leader = Leader({"r": text_of(1)})
     leader.hello("f", role="frontend")
@@ -54,7 +70,7 @@ def test_figures_that_matter_get_through_however_many_links_there_are() -> None:
         for kind in ("open", "commit", "close", "ping", "hello", "need", "bye", "propose", "malformed"):
             ledger.count(kind, peer=f"f{number}", direction="in", num_bytes=1)
     found = Probe(bit_equal=True, max_logit_difference=0.5, checked_rows=1)
-    timeline = Timeline(lambda: 0.0, per_step=())
+    timeline = Timeline(lambda: 0.0)
     leader.session.run_stats = lambda: run_stats(leader.session, timeline, ledger, found, strict=True)
     leader.open(peer="f", max_tokens=1)
     _, out = leader.step()

@@ -4,10 +4,14 @@ nothing of models, messages or time."""
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Protocol
 
 from dist_spec.core.draft import Draft
 from dist_spec.core.tree import DraftTree
+
+_SEARCH = 8
+"""Leaves looked at for each one wanted, where most belong to others."""
 
 
 class Growth(Protocol):
@@ -32,15 +36,21 @@ class Growth(Protocol):
         ...
 
 
-def best_leaves(tree: DraftTree, *, limit: int, max_depth: int) -> list[int]:
+def best_leaves(
+    tree: DraftTree, *, limit: int, max_depth: int, takes: Callable[[int], bool] | None = None
+) -> list[int]:
     """Unexpanded nodes of highest path score above `max_depth`, the root included.
 
     Pure path score: biases toward depth or breadth and absolute score cuts were measured and lose (design section 11).
+
+    Args:
+        takes: which of them are wanted beside the best one (None: all).
     """
     if not tree.expanded[tree.root]:
         return [tree.root]
     found: list[int] = []
     heap: list[tuple[float, int, int]] = []
+    left = limit if takes is None else _SEARCH * limit
 
     def offer(above: int, rank: int) -> None:
         siblings = tree.children[above]
@@ -48,14 +58,16 @@ def best_leaves(tree: DraftTree, *, limit: int, max_depth: int) -> list[int]:
             heapq.heappush(heap, (-tree.path[siblings[rank]], siblings[rank], rank))
 
     offer(tree.root, 0)
-    while heap and len(found) < limit:
+    while heap and len(found) < limit and left > 0:
         _, node, rank = heapq.heappop(heap)
         offer(tree.parent[node], rank + 1)
         if tree.depth(node) >= max_depth:
             continue
         if tree.expanded[node]:
             offer(node, 0)
-        else:
+            continue
+        left -= 1
+        if not found or takes is None or takes(node):
             found.append(node)
     return found
 

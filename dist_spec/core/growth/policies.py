@@ -3,12 +3,19 @@ path probability; `fan_out` prepares a continuation for every likely outcome of 
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import assert_never
 
 from dist_spec.core.draft import Draft
 from dist_spec.core.growth.base import Growth, best_leaves, chain_tip
+from dist_spec.core.growth.pace import Pace
+from dist_spec.core.growth.share import Share
 from dist_spec.core.settings import Speculation
 from dist_spec.core.tree import DraftTree
+
+_LIKELY = math.log(0.5)
+"""Path score from which on a leaf is expanded although enough is ready."""
 
 
 class OnDemand:
@@ -33,19 +40,34 @@ class OnDemand:
 
 class BestFirst:
     """`best_first`: the leaves of highest path probability below the last known head, which covers the outcomes of the
-    verification in flight and what lies beyond them by itself. `optimistic` is the same with one leaf and one child."""
+    verification in flight and what lies beyond them by itself. `optimistic` is the same with one leaf and one child.
 
-    def __init__(self, settings: Speculation, *, chain: bool) -> None:
+    Args:
+        pace: caps the depth.
+        share: which leaves are left to other drafters.
+    """
+
+    def __init__(self, settings: Speculation, *, chain: bool, pace: Pace, share: Share) -> None:
         self.name = "optimistic" if chain else "best_first"
         self.num_leaves = 1 if chain else settings.num_leaves
         self.num_children = 1 if chain else settings.num_children
         self._settings = settings
+        self._pace = pace
+        self._share = share
 
     def leaves(self, draft: Draft, limit: int) -> list[int]:
         if len(draft.tree) >= self._settings.max_nodes:
             return []
-        limit = min(limit, self.num_leaves)
-        return best_leaves(draft.tree, limit=limit, max_depth=self._settings.num_draft_tokens)
+        tree, settings = draft.tree, self._settings
+        leaves = best_leaves(
+            tree,
+            limit=min(limit, self.num_leaves),
+            max_depth=self._pace.depth_cap(settings.num_draft_tokens),
+            takes=partial(self._share.takes, tree) if self._share.count > 1 else None,
+        )
+        if 0 < settings.lookahead <= tree.size():
+            return [leaf for leaf in leaves if tree.score(leaf) > _LIKELY]
+        return leaves
 
     def ready(self, draft: Draft) -> bool:
         """What survived is delivered as it stands; on a miss `wait` delivers after one step, `draft` after
@@ -115,15 +137,20 @@ def _outcomes(tree: DraftTree, trunk: list[int], fan_out: int) -> list[tuple[int
     return outcomes
 
 
-def build_growth(settings: Speculation) -> Growth:
-    """The policy that `settings.growth` names."""
+def build_growth(settings: Speculation, *, pace: Pace | None = None, share: Share | None = None) -> Growth:
+    """The policy that `settings.growth` names.
+
+    Args:
+        pace, share: told to it from outside while it works; without them nothing is known and nothing shared.
+    """
+    pace, share = pace or Pace(), share or Share()
     match settings.growth:
         case "none":
             return OnDemand(settings)
         case "optimistic":
-            return BestFirst(settings, chain=True)
+            return BestFirst(settings, chain=True, pace=pace, share=share)
         case "best_first":
-            return BestFirst(settings, chain=False)
+            return BestFirst(settings, chain=False, pace=pace, share=share)
         case "fan_out":
             return FanOut(settings)
         case _:

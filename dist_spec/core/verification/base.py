@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dist_spec.core.sampling.pipeline import Pipeline
 from dist_spec.core.types import IntArray, Verdict
+from dist_spec.core.verification.weigh import Draws
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +27,7 @@ class VerificationRule(Protocol):
         name: as in the configuration.
         lossless: whether the committed text has the target's own law (a rule that says False must be allowed by name).
         needs_noise: whether `verify` must be given a noise row.
+        needs_draws: whether `verify` must be told how the tokens were drawn.
     """
 
     @property
@@ -36,8 +39,18 @@ class VerificationRule(Protocol):
     @property
     def needs_noise(self) -> bool: ...
 
+    @property
+    def needs_draws(self) -> bool: ...
+
     def verify(
-        self, *, tokens: IntArray, parents: IntArray, logits: torch.Tensor, noise_row: NoiseRow | None
+        self,
+        *,
+        tokens: IntArray,
+        parents: IntArray,
+        logits: torch.Tensor,
+        noise_row: NoiseRow | None,
+        pipeline: Pipeline | None = None,
+        draws: Draws | None = None,
     ) -> Verdict:
         """Walk the draft tree as far as the target agrees.
 
@@ -47,9 +60,11 @@ class VerificationRule(Protocol):
             logits: (1 + num_nodes, V) float32; row 0 follows the last pending token, row 1 + i follows node i. Only
                 the rows of visited nodes are read.
             noise_row: asked once per visited node; unused by rules that do not need noise.
+            pipeline: the request's processors, at its committed text; None: nothing but the temperature.
+            draws: how the tokens were drawn, and uniforms to weigh them with; only for rules that do.
 
         Raises:
-            RequestError: a visited row has NaN or infinite best logits; names the position.
+            RequestError: a visited row has NaN or infinite best logits, or no legal token; names the position.
             ModelError: `logits` has another shape.
             ProtocolError: `parents` is not a tree with parents first.
         """

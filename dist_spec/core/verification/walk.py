@@ -3,12 +3,13 @@ neither how the token is picked nor who drafted the tree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from dist_spec.core.sampling.pipeline import TokenReport
 from dist_spec.core.types import NO_PARENT, FloatArray, IntArray, Verdict
 from dist_spec.errors import ModelError, ProtocolError, RequestError
 
@@ -16,8 +17,20 @@ if TYPE_CHECKING:
     import torch
 
 
+class Choice(NamedTuple):
+    """The target's own token at one position, its margin (0 when not asked for), and its log probabilities if wanted."""
+
+    token: int
+    margin: float = 0.0
+    report: TokenReport | None = None
+
+
+Pick: TypeAlias = Callable[[FloatArray, Sequence[int]], Choice]
+"""(logits row, drafted tokens between the last pending one and this position) -> choice."""
+
+
 def walk(
-    pick: Callable[[FloatArray, int], tuple[int, float]],
+    pick: Pick,
     *,
     tokens: IntArray,
     parents: IntArray,
@@ -27,7 +40,7 @@ def walk(
     """Follow the target's own tokens through the draft tree.
 
     Args:
-        pick: (logits row, depth) -> (token, margin); called for visited nodes only, root side first.
+        pick: called for visited nodes only, root side first.
         with_margin: report the smallest margin that `pick` returned, else NaN.
     """
     if logits.ndim != 2 or logits.shape[0] != len(tokens) + 1:
@@ -36,16 +49,25 @@ def walk(
     node = NO_PARENT
     path: list[int] = []
     emitted: list[int] = []
-    host_row = _host_rows(logits)
+    host_row = host_rows(logits)
     smallest = float("inf")
+    reports: list[TokenReport] = []
     while True:
-        token, margin = pick(host_row(node + 1), len(path))
+        token, margin, report = pick(host_row(node + 1), emitted)
         emitted.append(token)
         smallest = min(smallest, margin)
+        if report is not None:
+            reports.append(report)
         child = child_of.get((node, token))
         if child is None:
-            margin = smallest if with_margin else float("nan")
-            return Verdict(path=tuple(path), token=token, tokens=tuple(emitted), margin=margin)
+            return Verdict(
+                path=tuple(path),
+                token=token,
+                tokens=tuple(emitted),
+                margin=smallest if with_margin else float("nan"),
+                logprobs=tuple(one.logprob for one in reports),
+                top_logprobs=tuple(one.top for one in reports),
+            )
         path.append(child)
         node = child
 
@@ -83,7 +105,7 @@ def _children(tokens: IntArray, parents: IntArray) -> dict[tuple[int, int], int]
     return children
 
 
-def _host_rows(logits: torch.Tensor) -> Callable[[int], FloatArray]:
+def host_rows(logits: torch.Tensor) -> Callable[[int], FloatArray]:
     """Row number -> that row as numpy float32; all are views when they are that already, else each is copied when read."""
     if logits.device.type == "cpu" and str(logits.dtype) == "torch.float32":
         rows: FloatArray = logits.detach().numpy()

@@ -1,0 +1,85 @@
+"""How many of the candidates are verified: as many as earn the most tokens per second. Looks at estimated probabilities and
+costs; it knows no trees, tokens or time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dist_spec.core.control.costs import VerifyCost
+from dist_spec.core.messages import NO_FLOOR
+from dist_spec.core.score_grid import rounded
+
+_PROBE_AFTER = 64
+_FLOOR_SHARE = 0.05
+_HIGHEST_FLOOR = math.log(0.5)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """How many nodes to verify, and how long the step is expected to take (0: not known)."""
+
+    num_nodes: int
+    predicted_s: float
+
+
+class Budget:
+    """Chooses the number of nodes per step.
+
+    Args:
+        limit: most nodes of one step.
+        adaptive: choose by price; else always as many as there are.
+    """
+
+    def __init__(self, *, limit: int, adaptive: bool) -> None:
+        self.limit = limit
+        self.adaptive = adaptive
+        self.costs: VerifyCost | None = None
+        self._passed_over = 0
+
+    def choose(self, survival: npt.NDArray[np.floating], *, rows: int, extra: int = 0) -> Choice:
+        """argmax over n of (rows + the n best survivals) / seconds(rows, n).
+
+        Every n is looked at, as costs may come in steps. When 0 wins over and over although there are candidates, the best
+        n > 0 is taken once in a while, so that the costs do not grow stale.
+
+        Args:
+            survival: (n,) probabilities that each candidate is accepted, best first, at most `limit`.
+            rows: sequences that get a verdict in this step.
+            extra: tokens of the step beside the candidates and one per row.
+        """
+        count = len(survival)
+        if self.costs is None:
+            return Choice(num_nodes=count, predicted_s=0.0)
+        curve = self.costs.curve(max(rows, 1), extra=extra, budget=self.limit)
+        if not self.adaptive or count == 0:
+            return Choice(num_nodes=count, predicted_s=float(curve[count]))
+        tokens = np.empty(count + 1)
+        tokens[0] = rows
+        np.cumsum(survival, out=tokens[1:])
+        tokens[1:] += rows
+        rates = tokens / curve[: count + 1]
+        best = int(rates.argmax())
+        if best == 0:
+            self._passed_over += 1
+            if self._passed_over >= _PROBE_AFTER:
+                best = 1 + int(rates[1:].argmax())
+        if best > 0:
+            self._passed_over = 0
+        return Choice(num_nodes=best, predicted_s=float(curve[best]))
+
+    def floor(self, *, price: float, rows: int) -> float:
+        """Log of the probability of acceptance below which a node is not worth sending at present.
+
+        A node pays where its probability exceeds price x the seconds it costs; what has not even a twentieth of that will
+        hardly come to it by the time it arrives. Never above one half; NO_FLOOR where nodes cost nothing.
+        """
+        if not self.adaptive or self.costs is None or price <= 0.0:
+            return NO_FLOOR
+        worth = _FLOOR_SHARE * price * self.costs.slope(max(rows, 1), budget=self.limit)
+        if worth <= 0.0:
+            return NO_FLOOR
+        return float(rounded([min(math.log(worth), _HIGHEST_FLOOR)])[0])  # as it travels

@@ -1,0 +1,117 @@
+"""The budget by price against fixed budgets, over acceptance laws and cost curves; and what the floor may not cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from dist_spec.core.settings import Speculation
+from dist_spec.drafters.rank_law import RankLaw
+from dist_spec.sim.cluster import Cluster, simulate
+from dist_spec.sim.devices import DeviceTimes
+from dist_spec.sim.scenario import Result, Scenario
+
+LAWS = {
+    "good": RankLaw(a=0.87, b=0.5, concentration=4.0),
+    "middling": RankLaw(a=0.6, b=0.45, concentration=3.0),
+    "bad": RankLaw(a=0.3, b=0.3, concentration=3.0),
+}
+COSTS = {
+    "flat": DeviceTimes(),
+    "a core": DeviceTimes(verify_s=14.8e-3, verify_flat=1, verify_per_token_s=1e-3),
+    "steep": DeviceTimes(verify_s=14.8e-3, verify_flat=1, verify_per_token_s=4e-3),
+}
+FIXED = (0, 2, 4, 8, 16)
+BASE = Scenario(num_tokens=600, heartbeat_s=1.0, dead_after_s=5.0)
+
+
+@cache
+def run(law: str, costs: str, budget: int | None, *, claims: RankLaw | None = None, tokens: int = 600) -> Result:
+    """`budget` None: by price."""
+    speculation = Speculation(budget=16 if budget is None else budget, adaptive=budget is None, num_draft_tokens=64)
+    result = simulate(
+        replace(
+            BASE,
+            speculation=speculation,
+            law=LAWS[law],
+            times=COSTS[costs],
+            claims=claims,
+            num_tokens=tokens,
+            num_drafters=0 if budget == 0 else 1,
+        )
+    )
+    assert result.correct
+    return result
+
+
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("law", LAWS)
+def test_by_price_is_as_good_as_the_best_fixed_budget(law: str, costs: str) -> None:
+    best = max(run(law, costs, budget).tokens_per_s for budget in FIXED)
+    assert run(law, costs, None).tokens_per_s > 0.97 * best
+
+
+def test_by_price_is_better_than_any_one_budget_overall() -> None:
+    def overall(budget: int | None) -> float:
+        speeds = [math.log(run(law, costs, budget).tokens_per_s) for law in LAWS for costs in COSTS]
+        return math.exp(sum(speeds) / len(speeds))
+
+    assert overall(None) > 1.02 * max(map(overall, FIXED))
+
+
+@pytest.mark.parametrize("costs", COSTS)
+def test_a_hopeless_drafter_with_confident_scores_is_never_below_plain(costs: str) -> None:
+    """Calibration and price find it out; a fixed budget does not."""
+    hopeless, claims = RankLaw(a=0.02, b=0.02), RankLaw(a=0.95, b=0.5)
+    scenario = replace(BASE, law=hopeless, claims=claims, times=COSTS[costs], num_requests=2)
+    plain = simulate(replace(scenario, num_drafters=0))
+    settings = Speculation(budget=16, adaptive=True, num_draft_tokens=64)
+    by_price = simulate(replace(scenario, speculation=settings))
+    assert by_price.texts == plain.texts
+    assert by_price.tokens_per_s > 0.97 * plain.tokens_per_s
+    if costs == "steep":
+        fixed = simulate(replace(scenario, speculation=replace(settings, adaptive=False)))
+        assert fixed.tokens_per_s < 0.95 * plain.tokens_per_s
+
+
+def test_a_drafter_that_turns_good_is_used_again() -> None:
+    """Scores are calibrated by what was drafted, verified or not: no probe is needed to notice."""
+
+    class Turning(RankLaw):
+        def draw(self, seed: int, position: int, *, stream: int = 0) -> tuple[float, int, int]:
+            _, rank, word = super().draw(seed, position, stream=stream)
+            return self.a, rank if position > 400 else 0, word
+
+    settings = Speculation(budget=16, adaptive=True, num_draft_tokens=64)
+    scenario = replace(BASE, law=Turning(a=0.8, b=0.5), times=COSTS["steep"], speculation=settings, num_tokens=800)
+    cluster = Cluster(scenario)
+    result = cluster.run()
+    assert result.correct
+    assert result.counts.accepted > 150
+    late = replace(scenario, law=RankLaw(a=0.8, b=0.5), num_tokens=400)
+    plain_s = 400 / simulate(replace(late, num_drafters=0)).tokens_per_s
+    assert result.seconds < 1.05 * plain_s + 1.15 * simulate(late).seconds
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_what_the_floor_keeps_back_is_not_missed(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same speed with fewer nodes sent; an absolute cut of path scores is another thing."""
+    with_floor = run(law, "steep", None)
+    monkeypatch.setattr("dist_spec.core.control.budget._FLOOR_SHARE", 0.0)
+    without = run.__wrapped__(law, "steep", None)
+    assert with_floor.tokens_per_s > 0.985 * without.tokens_per_s
+    assert with_floor.counts.drafted < without.counts.drafted
+
+
+def test_two_drafters_beat_one_where_leaves_are_short() -> None:
+    """Both grow the best chain, and each its own half of the branches."""
+    settings = Speculation(budget=32, num_leaves=4, num_children=4, num_draft_tokens=64)
+    scenario = replace(BASE, speculation=settings, law=RankLaw(a=0.8, b=0.5), heartbeat_s=0.05, num_tokens=1500)
+    one, two = (simulate(replace(scenario, num_drafters=n)) for n in (1, 2))
+    assert two.texts == one.texts
+    assert two.tokens_per_s > 1.03 * one.tokens_per_s
+    without_shares = simulate(replace(scenario, num_drafters=2, heartbeat_s=1e3, dead_after_s=1e4))
+    assert two.tokens_per_s > 1.01 * without_shares.tokens_per_s
