@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -95,6 +95,15 @@ class Terminal:
         self.shown = self.shown[found.end() :]
 
 
+def ends_when_interrupted(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code. A signal that arrives while readline draws the prompt is noticed with the next one only."""
+    for _ in range(10):
+        os.kill(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=2)
+    raise AssertionError("it did not end")
+
+
 def test_an_interrupt_stops_the_answer_and_the_second_at_the_prompt_ends() -> None:
     with on_a_terminal("--max-tokens", "1500") as (process, terminal):
         terminal.wait_for(r"/help lists.*> ")
@@ -109,8 +118,7 @@ def test_an_interrupt_stops_the_answer_and_the_second_at_the_prompt_ends() -> No
         terminal.wait_for(r"cut after 5 tokens.*> ")
         os.kill(process.pid, signal.SIGINT)
         terminal.wait_for("Ctrl-C again.*> ")
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(timeout=20) == 0
+        assert ends_when_interrupted(process) == 0
         assert len(children) == 2
         assert not any(child.is_running() for child in children)
 
