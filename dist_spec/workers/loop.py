@@ -57,8 +57,8 @@ def run_draft_loop(
 
     Args:
         step_s: least time of a draft step (a scripted drafter that stands for a model takes as long as one).
-        burst_s: draft steps cheaper than this (n-grams) are taken several at a time before the next look at the socket;
-            the first is published at once, the others together.
+        burst_s: draft steps cheaper than this (n-grams) are taken several at a time before the next look at the socket,
+            and published together.
     """
     worker.start(now=timeline.enter("receive"))
     next_tick = monotonic()
@@ -76,18 +76,17 @@ def run_draft_loop(
 
 
 def _burst(worker: DraftWorker, *, timeline: Timeline, burst_s: float, step_s: float) -> DraftBatch | None:
-    """Draft steps until `burst_s` has passed; the last batch, None when there is nothing to draft."""
+    """Draft steps until `burst_s` has passed, published together; the last batch, None when there is nothing to draft."""
     started = now = timeline.enter("draft")
-    held = False
+    drafted = False
     while (batch := worker.begin(now=now)) is not None:
         if step_s > 0:
             sleep(step_s)
-        first = now == started
-        worker.finish(batch, now=now, hold=not first)
-        held = held or not first
+        worker.finish(batch, now=now, hold=True)
+        drafted = True
         now = timeline.enter("draft")
         if now - started > burst_s:
             break
-    if held:
+    if drafted:
         worker.flush(now=now)
     return batch
