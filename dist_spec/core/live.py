@@ -76,13 +76,6 @@ class Live:
         usage.ready_steps += row.tree_depth > 0
         usage.verified += nodes
         usage.accepted += num_accepted
-        depths = range(1, row.ready_depth + 1)
-        for depth in depths:
-            if len(usage.verified_by_depth) < depth:
-                usage.verified_by_depth.append(0)
-                usage.accepted_by_depth.append(0)
-            usage.verified_by_depth[depth - 1] += 1
-            usage.accepted_by_depth[depth - 1] += depth <= num_accepted
         if self.first_token_s is None:
             self.first_token_s = now
         self.last_token_s = now

@@ -85,11 +85,6 @@ def select_trees(trees: Sequence[DraftTree], *, depth_caps: Sequence[int], budge
     return grouped(trees, rank_trees(trees, depth_caps=depth_caps, budget=budget))
 
 
-def select_chains(trees: Sequence[DraftTree], *, depth_caps: Sequence[int], budget: int) -> list[list[int]]:
-    """The nodes of `rank_chains` per tree, parents first."""
-    return grouped(trees, rank_chains(trees, depth_caps=depth_caps, budget=budget))
-
-
 def depth_first(tree: DraftTree, nodes: Sequence[int]) -> list[int]:
     """The same nodes (closed under ancestors) in depth-first pre-order, best branch first.
 

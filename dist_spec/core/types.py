@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -207,5 +207,3 @@ class Usage:
     accepted: int = 0
     committed: int = 0
     ready_steps: int = 0
-    accepted_by_depth: list[int] = field(default_factory=list)
-    verified_by_depth: list[int] = field(default_factory=list)

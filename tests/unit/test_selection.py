@@ -6,8 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dist_spec.core.selection import depth_first, select_chains, select_trees
+from dist_spec.core.selection import depth_first, grouped, rank_chains, select_trees
 from dist_spec.core.tree import DraftTree
+
+
+def select_chains(trees: list[DraftTree], *, depth_caps: list[int], budget: int) -> list[list[int]]:
+    return grouped(trees, rank_chains(trees, depth_caps=depth_caps, budget=budget))
 
 
 @st.composite
