@@ -131,6 +131,7 @@ def _check_model(
                 kv_block_size=config.target.kv_block_size,
                 device=settings.device,
                 num_tree_slots=speculation_of(config).budget + 1 if name == TARGET else TREE_SLOTS,
+                batch_invariant=name == TARGET and config.target.batch_invariant,
                 trust_remote_code=settings.trust_remote_code,
                 progress=progress,
             )

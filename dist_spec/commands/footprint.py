@@ -37,6 +37,7 @@ def model_footprint(
     kv_block_size: int,
     device: str = "cpu",
     num_tree_slots: int = 0,
+    batch_invariant: bool = False,
     trust_remote_code: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Footprint:
@@ -44,6 +45,7 @@ def model_footprint(
 
     Args:
         num_tree_slots: KV slots per sequence for the nodes of a draft tree.
+        batch_invariant: as the target runs; its KV may be kept in another type then.
 
     Raises:
         ModelError: it cannot be found or read, or is asked for more positions than it has.
@@ -53,7 +55,7 @@ def model_footprint(
 
     from dist_spec.models.kv_cache import bytes_per_token
     from dist_spec.models.loading import check_module
-    from dist_spec.models.packed import packed_copy_bytes
+    from dist_spec.models.packed import attention_for, kv_dtype, packed_copy_bytes
 
     module = _shapes(model, trust_remote_code=trust_remote_code, progress=progress)
     check_module(module, name=model)
@@ -68,9 +70,11 @@ def model_footprint(
     blocks = -(-(length + num_tree_slots) // kv_block_size) * max_sequences
     weight_type: torch.dtype = getattr(torch, dtype)
     weights_bytes = sum(p.numel() for p in module.parameters()) * weight_type.itemsize
+    attention = attention_for(config, device=torch.device(device), batch_invariant=batch_invariant)
+    kept = kv_dtype(attention, weight_type)
     return Footprint(
         weights_bytes=weights_bytes + packed_copy_bytes(module, dtype=weight_type, device=torch.device(device)),
-        kv_bytes=blocks * kv_block_size * bytes_per_token(config, weight_type),
+        kv_bytes=blocks * kv_block_size * bytes_per_token(config, kept),
         max_model_len=length,
     )
 

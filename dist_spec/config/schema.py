@@ -53,7 +53,7 @@ class TargetConfig(_Settings):
     batch_invariant: bool = True
     max_model_len: Count | None = None
     max_sequences: Count = 4
-    kv_block_size: Count = 16
+    kv_block_size: Count = 32
     trust_remote_code: bool = False
 
     @model_validator(mode="before")

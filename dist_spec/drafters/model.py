@@ -159,7 +159,7 @@ class ModelDrafter:
         own = np.array([path[-1] for path in feed.paths], dtype=np.int64)
         positions = np.concatenate([np.arange(feed.first, head, dtype=np.int64), head - 1 + depths])
         write = np.concatenate([region.prefix_slots(feed.first, head), region.base + own])
-        if self._packed.attention == "single":
+        if self._packed.attention in ("single", "shared"):
             return _walked(feed, first, positions, write)
         low = min((min(path) for path in feed.paths), default=region.tree_slots)
         ahead = region.tree_slots - low

@@ -11,10 +11,11 @@ import torch
 
 from dist_spec.errors import UnsupportedError
 from dist_spec.models.attention import INTERFACE_NAME, attend_loop, attend_padded, attend_single
-from dist_spec.models.kv_cache import PagedKVCache
+from dist_spec.models.kv_cache import PagedKVCache, kv_shape
 from dist_spec.models.lean import LeanStack, build_lean, is_known
 from dist_spec.models.linear import INVARIANT_ROWS
 from dist_spec.models.loading import LoadedModel
+from dist_spec.models.shared_attention import attend_shared, fits
 from dist_spec.models.step import Attend, Segment, Step, make_step
 
 _PACK_UP_TO_BYTES = 4 << 30
@@ -29,7 +30,22 @@ def packed_copy_bytes(model: Any, *, dtype: torch.dtype, device: torch.device) -
     return sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear)) * dtype.itemsize
 
 
-ATTENTION = {"loop": attend_loop, "single": attend_single, "padded": attend_padded}
+ATTENTION = {"loop": attend_loop, "single": attend_single, "shared": attend_shared, "padded": attend_padded}
+
+
+def attention_for(config: Any, *, device: torch.device, batch_invariant: bool) -> str:
+    """Name of the attention that serves a model best: by device and mode, and by what this machine's products allow."""
+    if device.type == "cuda":
+        return "padded"
+    if not batch_invariant:
+        return "loop"
+    kv_heads, dim = kv_shape(config)
+    return "shared" if fits(kv_heads, int(config.num_attention_heads), dim) else "single"
+
+
+def kv_dtype(attention: str, dtype: torch.dtype) -> torch.dtype:
+    """Type of the KV pool of a model whose weights are `dtype`."""
+    return torch.float32 if attention == "shared" else dtype
 
 
 class PackedModel:
@@ -38,7 +54,7 @@ class PackedModel:
     Args:
         num_slots: KV slots (tokens) in the pool.
         batch_invariant: a token's logits do not depend on what rides along (CPU only).
-        attention: "loop", "single" or "padded"; None chooses by device and mode.
+        attention: "loop", "single", "shared" or "padded"; None chooses (`attention_for`).
         lean: False forces transformers' own forward.
     Raises:
         UnsupportedError: batch-invariant mode on a GPU.
@@ -58,9 +74,11 @@ class PackedModel:
         self.loaded = loaded
         self.batch_invariant = batch_invariant
         self.min_rows = INVARIANT_ROWS if batch_invariant else 1
-        self.cache = PagedKVCache(loaded.config, num_slots=num_slots, dtype=loaded.dtype, device=loaded.device)
-        default = "padded" if loaded.device.type == "cuda" else "single" if batch_invariant else "loop"
-        self.attention = attention or default
+        self.attention = attention or attention_for(
+            loaded.config, device=loaded.device, batch_invariant=batch_invariant
+        )
+        self.kv_dtype = kv_dtype(self.attention, loaded.dtype)
+        self.cache = PagedKVCache(loaded.config, num_slots=num_slots, dtype=self.kv_dtype, device=loaded.device)
         self._attend: Attend = ATTENTION[self.attention]
         with torch.inference_mode():
             if lean and loaded.lean is None:

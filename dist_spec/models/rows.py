@@ -13,9 +13,10 @@ from dist_spec.models.step import BoolArray, Segment, SlotArray, Visit
 
 
 def plan_segments(
-    rows: Sequence[ForwardRow], *, block_size: int, one_at_a_time: bool, max_positions: int
+    rows: Sequence[ForwardRow], *, block_size: int, attention: str, max_positions: int
 ) -> tuple[list[Segment], SlotArray, list[int]]:
-    """Segments of all rows, rotary positions of all packed tokens, and the packed rows whose logits are wanted.
+    """Segments of all rows for that attention, rotary positions of all packed tokens, and the packed rows whose logits are
+    wanted.
 
     Raises:
         CapacityError: a row is longer than its blocks or than the model's context.
@@ -25,7 +26,7 @@ def plan_segments(
     logit_rows: list[int] = []
     first = 0
     for row in rows:
-        segment = _segment(row, first=first, block_size=block_size, one_at_a_time=one_at_a_time)
+        segment = _segment(row, first=first, block_size=block_size, attention=attention)
         if int(segment.query_positions.max()) >= max_positions:
             raise CapacityError(
                 f"token at position {int(segment.query_positions.max())} is beyond the context of {max_positions}",
@@ -38,7 +39,7 @@ def plan_segments(
     return segments, np.concatenate(positions) if positions else np.empty(0, np.int64), logit_rows
 
 
-def _segment(row: ForwardRow, *, first: int, block_size: int, one_at_a_time: bool) -> Segment:
+def _segment(row: ForwardRow, *, first: int, block_size: int, attention: str) -> Segment:
     pending, nodes = row.num_pending, row.num_nodes
     head, count = row.cached + pending, pending + nodes
     length = row.cached + count
@@ -58,12 +59,13 @@ def _segment(row: ForwardRow, *, first: int, block_size: int, one_at_a_time: boo
         write_slots=key_slots[row.cached :],
         query_positions=key_positions[row.cached :],
         key_positions=key_positions,
+        spare=-length % block_size,
     )
-    if one_at_a_time:
-        branched = not is_chain(row.parents)
+    branched = not is_chain(row.parents)
+    if attention == "single" or (attention == "shared" and branched):
         segment.visits = _visits(row, first, depths, branched=branched)
         segment.num_tree = nodes if branched else 0
-    elif count > 1:
+    if attention != "single" and count > 1:
         segment.mask = _mask(row)
     return segment
 

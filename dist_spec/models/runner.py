@@ -70,7 +70,7 @@ class ModelRunner:
 
     @property
     def kv_bytes(self) -> int:
-        return bytes_per_token(self.loaded.config, self.loaded.dtype) * self.num_blocks * self.block_size
+        return bytes_per_token(self.loaded.config, self.packed.kv_dtype) * self.num_blocks * self.block_size
 
     def forward(self, rows: Sequence[ForwardRow]) -> torch.Tensor:
         """Cache K/V of every row's tokens; logits of each row's last `num_logits` tokens, rows in order.
@@ -85,7 +85,7 @@ class ModelRunner:
         segments, positions, logit_rows = plan_segments(
             rows,
             block_size=self.block_size,
-            one_at_a_time=self.packed.attention == "single",
+            attention=self.packed.attention,
             max_positions=self.max_positions,
         )
         tokens = rows[0].tokens if len(rows) == 1 else np.concatenate([row.tokens for row in rows])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ class Segment:
         query_positions: (count,), key_positions: (length,); only differences matter (sliding windows).
         mask: (count, length) True = may attend; None = every query sees the whole region.
         visits: the order of the one-at-a-time attention; `num_tree` of the last rows are then rewritten at the end.
+        spare: slots right behind the region that belong to it too (padding may be read and cleared there).
     """
 
     first: int
@@ -61,6 +62,7 @@ class Segment:
     mask: BoolArray | None = None
     visits: Sequence[Visit] = ()
     num_tree: int = 0
+    spare: int = 0
 
     @property
     def length(self) -> int:
@@ -113,7 +115,7 @@ class Step:
         num_tokens: rows that are tokens.
         write_index: (num_tokens,) int64 slots; `write_start` replaces it where they lie in one piece.
         logit_rows: packed rows whose logits are wanted.
-        scratch: what an attention implementation remembers from layer to layer (masks, index tensors).
+        scratch, shapes: what an attention implementation remembers from layer to layer (masks, index tensors).
     """
 
     ids: torch.Tensor
@@ -126,13 +128,14 @@ class Step:
     cache: PagedKVCache
     attend: Attend
     scratch: dict[object, torch.Tensor] = field(default_factory=dict)
+    shapes: dict[object, Any] = field(default_factory=dict)
 
     def write(self, pool: torch.Tensor, kv: torch.Tensor) -> None:
         """Put the tokens' K/V (rows, 2, kv_heads, head_dim) where they belong in one layer's pool."""
         if self.write_start is not None:
             pool[self.write_start : self.write_start + self.num_tokens].copy_(kv[: self.num_tokens])
         else:
-            pool.index_copy_(0, self.write_index, kv[: self.num_tokens])
+            pool.index_copy_(0, self.write_index, kv[: self.num_tokens].to(pool.dtype))
 
     def bias(self, number: int, *, window: int | None, groups: int, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive mask of segment `number`, (groups * count, length), group-major; None = sees everything."""

@@ -15,7 +15,12 @@ from dist_spec.drafters.base import ExpandRow
 from dist_spec.drafters.model import ModelDrafter
 from tests.unit.model_cases import ids, stock_logits, tiny
 
-MODES = {"loop": {}, "single": {"batch_invariant": True}, "padded": {"attention": "padded"}}
+MODES = {
+    "loop": {},
+    "single": {"batch_invariant": True, "attention": "single"},
+    "shared": {"batch_invariant": True},
+    "padded": {"attention": "padded"},
+}
 
 
 class Request:

@@ -14,7 +14,7 @@ from tests.unit.model_cases import FAMILIES, ids, row, stock_logits, tiny
 
 TABLES = {"contiguous": [0, 1, 2, 3, 4, 5, 6, 7], "scattered": [3, 7, 1, 6, 0, 5, 2, 4]}
 RIDER = list(range(8, 16))
-MODES = {"loop": (False, None), "single": (True, None), "padded": (False, "padded")}
+MODES = {"loop": (False, None), "single": (True, "single"), "shared": (True, "shared"), "padded": (False, "padded")}
 
 
 def runner_of(family: str, mode: str, *, lean: bool = True, dtype: str = "float32") -> ModelRunner:
