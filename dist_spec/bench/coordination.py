@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from time import perf_counter
 
 import numpy as np
 
+from dist_spec.bench.arguments import at_least_1
 from dist_spec.core.admission import TargetFacts
 from dist_spec.core.block_manager import BlockManager
 from dist_spec.core.draft_session import DraftSession
@@ -28,6 +30,7 @@ from dist_spec.core.target_session import TargetSession
 from dist_spec.core.tree import DraftTree
 from dist_spec.core.types import Sampling
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
+from dist_spec.exits import run
 from dist_spec.sim.devices import ScriptedTarget
 from dist_spec.transports.codec import decode, encode
 from dist_spec.workers.draft import expand_rows
@@ -147,7 +150,7 @@ def _draft(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--verifications", type=int, default=300)
+    parser.add_argument("--verifications", type=at_least_1, default=300)
     arguments = parser.parse_args()
     wide = Speculation(budget=32, num_leaves=24, num_children=8, num_draft_tokens=99)
     rows = [
@@ -169,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

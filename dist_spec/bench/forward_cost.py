@@ -10,6 +10,7 @@ import argparse
 import inspect
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from dist_spec.bench.arguments import at_least_1
 from dist_spec.core.types import ForwardRow
+from dist_spec.exits import run
 from dist_spec.models.loading import LoadedModel, load_model
 from dist_spec.models.runner import ModelRunner
 
@@ -119,9 +122,9 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--context", type=at_least_1, default=128)
+    parser.add_argument("--rounds", type=at_least_1, default=40)
+    parser.add_argument("--threads", type=at_least_1, default=1)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -137,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

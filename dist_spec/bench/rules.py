@@ -22,6 +22,7 @@ from rich.console import Console
 
 from dist_spec.bench import foresight
 from dist_spec.bench.accounts import acceptance_by_depth, transfers
+from dist_spec.bench.arguments import at_least_1, check_output
 from dist_spec.bench.deployment import Deployment
 from dist_spec.bench.foresight import NEXT, Foresight, Row
 from dist_spec.bench.generate import encode_prompt, sampling_of
@@ -31,6 +32,7 @@ from dist_spec.bench.rounds import timed_run, warm_up
 from dist_spec.bench.run import Job, RunResult
 from dist_spec.bench.show import table_of
 from dist_spec.config import Config, load_config, parse_config
+from dist_spec.exits import run as run_command
 from dist_spec.models.loading import LoadedModel, load_model
 from dist_spec.models.tokenizer import load_tokenizer
 
@@ -178,7 +180,9 @@ def show(console: Console, figures: dict[str, RuleFigures], *, depth: int) -> No
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, and write the figures if asked to."""
     options = _parser().parse_args(arguments)
-    config = load_config(options.config, sets=options.set, overrides=[("sampling.max_tokens", options.max_tokens)])
+    overrides = [("sampling.max_tokens", options.max_tokens), ("sampling.temperature", options.temperature)]
+    config = load_config(options.config, sets=options.set, overrides=overrides)
+    check_output(options.json)
     console = Console(stderr=True)
     tokenizer = load_tokenizer(config.target.model)
     drafter = drafter_of(config, options.drafter)
@@ -209,13 +213,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[], metavar="PLACE=VALUE")
     parser.add_argument("--drafter", default=None, help="a model id (default: see above)")
-    parser.add_argument("--prompts-per-domain", type=int, default=1)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--prompts-per-domain", type=at_least_1, default=1)
+    parser.add_argument("--max-tokens", type=at_least_1, default=64)
+    parser.add_argument("--depth", type=at_least_1, default=4)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--json", type=Path, default=None)
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

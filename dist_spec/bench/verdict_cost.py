@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -16,11 +17,13 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from dist_spec.bench.arguments import at_least_1
 from dist_spec.core.noise import NoiseRing, request_key
 from dist_spec.core.sampling.history import History
 from dist_spec.core.sampling.pipeline import Pipeline
 from dist_spec.core.types import Sampling
 from dist_spec.core.verification.build import build_rule
+from dist_spec.exits import run
 
 CASES: dict[str, Sampling] = {
     "greedy": Sampling(temperature=0.0),
@@ -114,10 +117,10 @@ def _median_ms(work: Callable[[], None], *, rounds: int) -> float:
 def main() -> None:
     """Print one line per case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--vocab", type=int, default=49_152)
+    parser.add_argument("--rows", type=at_least_1, default=8)
+    parser.add_argument("--vocab", type=at_least_1, default=49_152)
     parser.add_argument("--spread", type=float, default=3.5, help="of the logits; less is flatter")
-    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--rounds", type=at_least_1, default=50)
     parser.add_argument("--margins", action="store_true", help="as a target does whose forwards are not bit-equal")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -137,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

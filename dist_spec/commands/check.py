@@ -13,9 +13,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from dist_spec.commands.footprint import PROCESS_BYTES, Footprint, model_footprint
+from dist_spec.commands.footprint import PROCESS_BYTES, Footprint, head_footprint, model_footprint
 from dist_spec.config import (
     Config,
+    HeadDrafterConfig,
     ModelDrafterConfig,
     NgramDrafterConfig,
     PluginDrafterConfig,
@@ -25,7 +26,7 @@ from dist_spec.config import (
 )
 from dist_spec.drafters.build import read_texts
 from dist_spec.drafters.draft_cache import TREE_SLOTS
-from dist_spec.errors import ConfigError, DistSpecError, ModelError, TokenizerMismatchError
+from dist_spec.errors import ConfigError, DistSpecError, ModelError
 from dist_spec.topology import TARGET, assign_cores, available_cores, listen_address
 from dist_spec.workers.settings import speculation_of
 
@@ -81,8 +82,11 @@ def check_all(config: Config, *, source: str, progress: Callable[[str], None] | 
     for drafter in config.drafters:
         if isinstance(drafter, ModelDrafterConfig):
             if _check_model(report, drafter.name, drafter, config, progress) and target_is_fine:
-                with report.checking(f"{drafter.name}: tokenizer", found=lambda: "the target's"):
-                    check_tokenizers(config.target.model, drafter)
+                found: list[str] = []
+                with report.checking(f"{drafter.name}: tokenizer", found=lambda found=found: found[0]):  # type: ignore[misc]
+                    found.append(check_tokenizers(config.target.model, drafter))
+        elif isinstance(drafter, HeadDrafterConfig):
+            _check_head(report, drafter, config)
         else:
             _check_small_drafter(report, drafter)
     _check_memory(report)
@@ -129,6 +133,7 @@ def _check_model(
                 max_model_len=settings.max_model_len,
                 max_sequences=config.target.max_sequences,
                 kv_block_size=config.target.kv_block_size,
+                layers=settings.layers if isinstance(settings, ModelDrafterConfig) else None,
                 device=settings.device,
                 num_tree_slots=speculation_of(config).budget + 1 if name == TARGET else TREE_SLOTS,
                 batch_invariant=name == TARGET and config.target.batch_invariant,
@@ -144,18 +149,30 @@ def _check_model(
     return report.lines[-1][1] == "ok"
 
 
-def check_tokenizers(target: str, drafter: ModelDrafterConfig) -> None:
-    """TokenizerMismatchError with the first differing id, unless both models share one token-to-id map."""
-    from dist_spec.models.tokenizer import first_difference, load_tokenizer
-
-    difference = first_difference(load_tokenizer(target), load_tokenizer(drafter.model))
-    if difference is not None:
-        token_id, theirs, ours = difference
-        raise TokenizerMismatchError(
-            f"drafter {drafter.name} has another tokenizer than the target: id {token_id} is {theirs!r} in {target}, "
-            f"but {ours!r} in {drafter.model}",
-            fix="use a drafter of the target's family, or kind: ngram, which fits every target",
+def _check_head(report: Report, drafter: HeadDrafterConfig, config: Config) -> None:
+    """Device, files, and whether it was made for this target."""
+    with report.checking(f"{drafter.name}: device", found=lambda: drafter.device):
+        _check_device(drafter.device, name=drafter.name)
+    model = drafter.model or config.target.model
+    with report.checking(f"{drafter.name}: head", found=lambda: f"{model}, made for this target"):
+        footprint = head_footprint(
+            model,
+            target=config.target.model,
+            dtype=drafter.dtype,
+            window=drafter.window,
+            max_sequences=config.target.max_sequences,
+            num_tree_slots=TREE_SLOTS,
+            device=drafter.device,
         )
+        report.needs.append((drafter.name, drafter.device, footprint))
+
+
+def check_tokenizers(target: str, drafter: ModelDrafterConfig) -> str:
+    """How the drafter's vocabulary serves the target, in one line; TokenizerMismatchError where it does not."""
+    from dist_spec.drafters.build_model import check_vocabulary
+    from dist_spec.models.tokenizer import load_tokenizer
+
+    return check_vocabulary(drafter, target=load_tokenizer(target), drafter=load_tokenizer(drafter.model))
 
 
 def _check_plugin(drafter: PluginDrafterConfig) -> None:

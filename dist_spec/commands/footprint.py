@@ -3,7 +3,7 @@ knows nothing of drafters or processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ def model_footprint(
     max_model_len: int | None,
     max_sequences: int,
     kv_block_size: int,
+    layers: Sequence[int] | None = None,
     device: str = "cpu",
     num_tree_slots: int = 0,
     batch_invariant: bool = False,
@@ -44,11 +45,12 @@ def model_footprint(
     """Sizes of a model that could be loaded.
 
     Args:
+        layers: the decoder layers that run (None: all).
         num_tree_slots: KV slots per sequence for the nodes of a draft tree.
         batch_invariant: as the target runs; its KV may be kept in another type then.
 
     Raises:
-        ModelError: it cannot be found or read, or is asked for more positions than it has.
+        ModelError: it cannot be found or read, or is asked for more positions or layers than it has.
         UnsupportedError: it is of a kind that is not served.
     """
     import torch
@@ -56,9 +58,12 @@ def model_footprint(
     from dist_spec.models.kv_cache import bytes_per_token
     from dist_spec.models.loading import check_module
     from dist_spec.models.packed import attention_for, kv_dtype, packed_copy_bytes
+    from dist_spec.models.student import keep_layers
 
     module = _shapes(model, trust_remote_code=trust_remote_code, progress=progress)
     check_module(module, name=model)
+    if layers is not None:
+        keep_layers(module, layers, name=model)
     config = module.config.get_text_config()
     longest = int(config.max_position_embeddings)
     if max_model_len is not None and max_model_len > longest:
@@ -76,6 +81,35 @@ def model_footprint(
         weights_bytes=weights_bytes + packed_copy_bytes(module, dtype=weight_type, device=torch.device(device)),
         kv_bytes=blocks * kv_block_size * bytes_per_token(config, kept),
         max_model_len=length,
+    )
+
+
+def head_footprint(
+    model: str, *, target: str, dtype: str, window: int, max_sequences: int, num_tree_slots: int, device: str = "cpu"
+) -> Footprint:
+    """Sizes of a draft head that fits the target.
+
+    Raises:
+        ModelError: there is no such head, or it was made for another target.
+        UnsupportedError: it is of a kind that is not read here.
+    """
+    import torch
+
+    from dist_spec.models.head import Head
+    from dist_spec.models.head_formats import read_head_config
+    from dist_spec.models.head_target import target_facts
+
+    config = read_head_config(model, target=target_facts(target))
+    with torch.device("meta"):
+        head = Head(config, embedding=torch.empty(config.vocab_size, config.embedding_size))
+    size = getattr(torch, dtype).itemsize
+    copies = 2 if device == "cpu" and dtype == "bfloat16" else 1
+    embedding = config.vocab_size * config.embedding_size
+    per_row = 2 * config.num_kv_heads * config.head_dim + config.hidden_size
+    return Footprint(
+        weights_bytes=(copies * head.num_parameters + embedding) * size,
+        kv_bytes=(2 * window + num_tree_slots) * max_sequences * per_row * size,
+        max_model_len=config.max_positions,
     )
 
 

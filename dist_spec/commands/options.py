@@ -96,7 +96,7 @@ def option_overrides(
         entries = [parse_speculative_config(speculative_config)]
         one_name({"--speculative-config with a depth": entries[0].get("num_draft_tokens"), "an option for it": depth})
     for entry in entries:
-        if entry["kind"] == "model" and (drafter_device or device):
+        if entry["kind"] in ("model", "head") and (drafter_device or device):
             entry["device"] = drafter_device or device
     places: list[Override] = [
         ("target.model", target),

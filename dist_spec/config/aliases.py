@@ -8,6 +8,7 @@ the words, not what a setting does.
 | `speculative_config: {...}` (vLLM's JSON) | top level, option, `LLM(...)`    | `drafters: [one]`, as follows          |
 | `method: ngram`                           | in it                            | `kind: ngram`                          |
 | `method: suffix`                          | in it                            | `kind: suffix`                         |
+| `method: eagle3, model: M`                | in it                            | `kind: head, model: M`                 |
 | `method: draft_model`, or only `model: M` | in it                            | `kind: model, model: M`                |
 | `model: ngram`, `model: [ngram]`          | in it                            | `kind: ngram`                          |
 | `num_speculative_tokens: N`               | in it                            | `num_draft_tokens: N`                  |
@@ -33,11 +34,10 @@ ALIAS = "num_speculative_tokens"
 OWN = "num_draft_tokens"
 SPECULATIVE_CONFIG = "speculative_config"
 
-METHODS = {"ngram": "ngram", "[ngram]": "ngram", "suffix": "suffix", "draft_model": "model"}
-_EXISTING = "ngram (prompt lookup), suffix, or a model with the target's tokenizer"
+METHODS = {"ngram": "ngram", "[ngram]": "ngram", "suffix": "suffix", "draft_model": "model", "eagle3": "head"}
+_EXISTING = "ngram (prompt lookup), suffix, eagle3 (a draft head), or a smaller model"
 _ELSEWHERE = (
     "eagle",
-    "eagle3",
     "medusa",
     "mlp_speculator",
     "mtp",
@@ -49,6 +49,7 @@ _ELSEWHERE = (
 _SETTINGS: Mapping[str, Mapping[str, str | None]] = {
     "ngram": {ALIAS: OWN, "prompt_lookup_max": "max_ngram", "prompt_lookup_min": None},
     "suffix": {ALIAS: OWN, "suffix_decoding_max_tree_depth": OWN},
+    "head": {ALIAS: OWN, "model": "model", "draft_tensor_parallel_size": None},
     "model": {ALIAS: OWN, "model": "model", "max_model_len": "max_model_len", "draft_tensor_parallel_size": None},
 }
 """Per kind of drafter: vLLM's name -> ours (None: taken, and of no effect)."""
@@ -139,7 +140,7 @@ def drafter_of(value: Any, *, source: str = "settings") -> dict[str, Any]:
     kind = _kind(value, place=place)
     entry: dict[str, Any] = {"kind": kind}
     for name, setting in value.items():
-        if name == "method" or setting is None or (name == "model" and kind != "model"):
+        if name == "method" or setting is None or (name == "model" and kind not in ("model", "head")):
             continue
         if name == "draft_tensor_parallel_size" and setting != 1:
             raise UnsupportedError(f"{place}: {name}: {setting} is not supported", fix=_INSTEAD[name])
@@ -170,6 +171,6 @@ def _kind(value: Mapping[str, Any], *, place: str) -> str:
     kind = METHODS[method] if method is not None else "model"
     if kind == "model" and model is None:
         raise ConfigError(f"{place}: method draft_model needs a model", fix='say "model": "..."')
-    if kind != "model" and model not in (None, "ngram", "[ngram]", "suffix"):
+    if kind not in ("model", "head") and model not in (None, "ngram", "[ngram]", "suffix"):
         raise ConfigError(f"{place}: method {method} contradicts model {model!r}", fix="keep one of them")
     return kind

@@ -75,6 +75,12 @@ def _check_blind(config: Config) -> None:
             fix=f"keep one drafter, {way_out}",
         )
     for index, drafter in enumerate(config.drafters):
+        if drafter.kind == "model" and drafter.vocabulary == "text":
+            raise ConfigError(
+                f"drafters.{index}.vocabulary: text knows no law of its guesses in the target's tokens, and "
+                "verification.rule: rejection weighs drafts with it",
+                fix=f"set drafters.{index}.vocabulary: intersection, {way_out}",
+            )
         if drafter.kind == "suffix" and drafter.remember:
             raise ConfigError(
                 f"drafters.{index}.remember: a text remembered from a request with the same seed and prompt was chosen by "
@@ -90,6 +96,11 @@ def _check_drafters(config: Config) -> None:
     for index, drafter in enumerate(config.drafters):
         if drafter.name in RESERVED_NAMES:
             raise ConfigError(f"drafters.{index}.name: {drafter.name!r} is reserved", fix="choose another name")
+        layers = getattr(drafter, "layers", None) or ()
+        if list(layers) != sorted(set(layers)):
+            raise ConfigError(
+                f"drafters.{index}.layers: {list(layers)} do not ascend", fix="name each layer once, lowest first"
+            )
         if drafter.placement == "leader" and drafter.cores is not None:
             raise ConfigError(
                 f"drafters.{index}.cores: a drafter inside the leader runs on the target's cores",

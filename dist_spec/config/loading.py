@@ -20,6 +20,8 @@ Override: TypeAlias = tuple[str, Any]
 """(dotted place, value); `*` in the place stands for every item of a list."""
 
 MAX_FILE_BYTES = 1 << 20
+HEAD_FILE = "head.json"
+"""What tells the folder of a draft head from that of a model."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -92,8 +94,11 @@ def parse_set(text: str) -> Override:
 
 
 def parse_drafter_option(text: str) -> dict[str, Any]:
-    """`--drafter ngram` is prompt lookup, `suffix` lookup in all that was said, anything else the name of a model."""
-    return {"kind": text} if text in ("ngram", "suffix") else {"kind": "model", "model": text}
+    """`--drafter ngram` is prompt lookup, `suffix` lookup in all that was said, `head` the draft head that is shipped for
+    the target; anything else is the folder of a head or the name of a model."""
+    if text in ("ngram", "suffix", "head"):
+        return {"kind": text}
+    return {"kind": "head" if (Path(text).expanduser() / HEAD_FILE).is_file() else "model", "model": text}
 
 
 def _read(path: Path) -> dict[str, Any]:

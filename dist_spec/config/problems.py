@@ -27,7 +27,7 @@ NOT_YET_KEYS: Mapping[str, Sequence[str]] = {
 
 NOT_YET_VALUES: Mapping[str, Sequence[str]] = {
     "rule": ("block", "traversal"),
-    "kind": ("head", "eagle", "medusa"),
+    "kind": ("eagle", "medusa"),
     "dtype": ("float8", "fp8", "float8_e4m3fn", "int8", "int4"),
 }
 """The same for values, by the name of their key."""

@@ -65,8 +65,12 @@ class TargetConfig(_Settings):
 
 
 class ModelDrafterConfig(_Settings):
-    """A smaller language model with the target's tokenizer, in a process of its own.
+    """A smaller language model in a process of its own.
 
+    `vocabulary` says what to do about its tokenizer. `auto`: nothing if it is the target's, else whichever of the next two
+    suits. `intersection`: draft with the tokens that both have, byte for byte. `text`: draft text and write it in the
+    target's tokens (not under `rejection`). `same`: refuse a tokenizer that is not the target's.
+    `layers` runs only these decoder layers of `model`, then its final norm and head (the target itself: early exit).
     `width` leaves are expanded per draft step and the best `num_children` guesses below each are published.
     `num_draft_tokens` caps the depth of the tree (default: 16 for drafts on demand; ahead of time the pace of drafting and
     verification caps it, at most 64).
@@ -75,6 +79,7 @@ class ModelDrafterConfig(_Settings):
     kind: Literal["model"]
     name: Name
     model: Annotated[str, Field(min_length=1)]
+    layers: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)] | None = None
     dtype: Dtype = "bfloat16"
     device: Device = "cpu"
     cores: Cores | None = None
@@ -83,7 +88,34 @@ class ModelDrafterConfig(_Settings):
     num_children: Annotated[int, Field(ge=1, le=64)] = 4
     num_draft_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
     max_model_len: Count | None = None
+    vocabulary: Literal["auto", "same", "intersection", "text"] = "auto"
     trust_remote_code: bool = False
+    placement: ClassVar[Literal["process"]] = "process"
+
+    def is_model_of(self, target: TargetConfig) -> bool:
+        """Whether it computes what the target does, bit by bit where both run batch-invariant."""
+        return (self.model, self.dtype, self.layers) == (target.model, target.dtype, None)
+
+
+class HeadDrafterConfig(_Settings):
+    """A draft head (EAGLE-3) made for this target, in a process of its own: it goes on from the target's hidden features,
+    which travel to it with every commit.
+
+    `model`: the folder of a head, or the name of one that is shipped (default: the one shipped for the target).
+    `window`: tokens of the past that its guesses rest on. For the rest see `ModelDrafterConfig`.
+    """
+
+    kind: Literal["head"]
+    name: Name
+    model: Annotated[str, Field(min_length=1)] | None = None
+    dtype: Dtype = "bfloat16"
+    device: Device = "cpu"
+    cores: Cores | None = None
+    threads: Count | None = None
+    width: Annotated[int, Field(ge=1, le=256)] = 8
+    num_children: Annotated[int, Field(ge=1, le=64)] = 4
+    num_draft_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
+    window: Annotated[int, Field(ge=8, le=1024)] = 256
     placement: ClassVar[Literal["process"]] = "process"
 
 
@@ -146,7 +178,12 @@ class PluginDrafterConfig(_Settings):
 
 
 DrafterConfig: TypeAlias = Annotated[
-    ModelDrafterConfig | NgramDrafterConfig | SuffixDrafterConfig | ScriptedDrafterConfig | PluginDrafterConfig,
+    ModelDrafterConfig
+    | HeadDrafterConfig
+    | NgramDrafterConfig
+    | SuffixDrafterConfig
+    | ScriptedDrafterConfig
+    | PluginDrafterConfig,
     Field(discriminator="kind"),
 ]
 

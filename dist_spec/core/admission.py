@@ -12,8 +12,17 @@ from dist_spec.errors import RequestError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureFacts:
+    """What a head must have been made for: sizes of the target's model."""
+
+    hidden_size: int
+    num_layers: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TargetFacts:
-    """What the session must know of the model: context length, vocabulary and ends."""
+    """What the session must know of the model: context length, vocabulary and ends; `features`: it can tell its hidden
+    features."""
 
     max_model_len: int
     vocab_size: int
@@ -21,6 +30,7 @@ class TargetFacts:
     vocabulary: bytes = b""
     vocabulary_tokens: Seq[str] = ()
     decode: Decode | None = None
+    features: FeatureFacts | None = None
 
 
 def admissible(message: Open, facts: TargetFacts) -> Sequence:

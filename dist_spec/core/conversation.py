@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from dist_spec.core.counts import SessionCounts
+from dist_spec.core.features import FeatureStream
 from dist_spec.core.live import Live
 from dist_spec.core.membership import Membership
 from dist_spec.core.messages import Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping, Propose
@@ -23,19 +24,28 @@ class Conversation:
     """
 
     def __init__(
-        self, requests: Requests, *, membership: Membership, mirrors: Mirrors, waiting: Waiting, counts: SessionCounts
+        self,
+        requests: Requests,
+        *,
+        membership: Membership,
+        mirrors: Mirrors,
+        waiting: Waiting,
+        counts: SessionCounts,
+        features: FeatureStream,
     ) -> None:
         self.requests = requests
         self.membership = membership
         self.mirrors = mirrors
         self.waiting = waiting
         self.counts = counts
+        self.features = features
         self.forgotten = False
 
     def receive(self, peer: str, message: Message, *, now: float) -> list[Outgoing]:
         """Take in one message; returns what to send."""
         out: list[Outgoing] = []
         if self.membership.heard(peer, now=now) and not isinstance(message, Hello):
+            self.features.tell_again(peer)
             out += self.requests.tell_all(peer)
         match message:
             case Hello():
@@ -65,13 +75,18 @@ class Conversation:
 
     def _hello(self, peer: str, hello: Hello, *, now: float) -> list[Outgoing]:
         facts = self.requests.facts
-        no = refusal(hello, facts.vocabulary, facts.vocabulary_tokens) or self._one_too_many(peer, hello)
+        no = (
+            refusal(hello, facts.vocabulary, facts.vocabulary_tokens)
+            or self._one_too_many(peer, hello)
+            or self.features.refusal(peer, hello)
+        )
         if no is not None:
             return [(peer, no)]
         # Who greets again may have lost everything (a restart) or nothing (it only missed our pings). A drafter is told
         # everything anew; a frontend's requests go on: tokens that it does not expect are no harm to it.
         self.requests.nobody_waits_for(peer)
         self.membership.join(peer, hello, now=now)
+        self.features.join(peer, hello)
         # The pong tells a frontend that the leader is up; a drafter learns it from what it is told of.
         return [(peer, self._ping(peer, now=now)), *self.requests.tell_all(peer)]
 
@@ -94,6 +109,7 @@ class Conversation:
             return self._unknown(peer, need)
         prefix = live.sequence.prefix
         if not 0 < need.have_length <= len(prefix):
+            self.features.tell_again(peer)
             return [(peer, live.opening(ask=peer in live.asked))]
         commit = Commit(
             request=need.request,
@@ -119,7 +135,7 @@ class Conversation:
         member.proposals += 1
         self.counts.proposals += 1
         sampled = live.sequence.sampling.temperature > 0.0
-        if self._weighs and sampled and member.kind == "model" and len(proposal.tokens) and not proposal.laws:
+        if self._weighs and sampled and member.kind in ("model", "head") and len(proposal.tokens) and not proposal.laws:
             # Law 6: a draw that is weighed as if it had been the only possibility shifts the law of the text.
             self.lost(peer)
             return [(peer, Bye(reason="its verification rule needs the law that a token was drawn from", fatal=True))]
@@ -135,6 +151,7 @@ class Conversation:
         """A peer is gone: nobody waits for it; a frontend's requests end with it."""
         if self.membership.leave(peer) is None:
             return []
+        self.features.leave(peer)
         self.requests.nobody_waits_for(peer)
         owned = [key for key, live in self.requests.live.items() if live.owner == peer]
         return [sent for key in owned for sent in self.requests.close(key, reason="abort")]

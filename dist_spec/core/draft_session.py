@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dist_spec.core.draft import Draft
+from dist_spec.core.feature_inbox import FeatureInbox, Placed
 from dist_spec.core.growth.pace import Pace
 from dist_spec.core.growth.policies import build_growth
 from dist_spec.core.growth.share import Share
 from dist_spec.core.guesses import Guesses
-from dist_spec.core.messages import MAX_NODES, Bye, Close, Commit, Forget, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import MAX_NODES, Bye, Close, Commit, Features, Forget, Message, Need, Open, Ping, Propose
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.selection import select_trees
 from dist_spec.core.settings import Speculation
@@ -21,6 +22,8 @@ from dist_spec.core.tree import DraftTree
 from dist_spec.core.types import Expansion
 
 _NEED_AGAIN_S = 0.2
+_MAX_UNKNOWN = 256
+"""Unknown requests of which it is remembered when they were last asked about."""
 _QUIET_S = 2.0
 _ANSWER_NODES = 128
 
@@ -57,12 +60,14 @@ class DraftSession:
         self.share = Share()
         self.growth = build_growth(settings, pace=self.pace, share=self.share)
         self.guesses = Guesses(settings)
+        self.inbox = FeatureInbox()
         self.drafts: dict[tuple[str, int], Draft] = {}
         self.closed: list[tuple[str, int]] = []
         self.steps = 0
         self.num_drafted = 0
         self.refused: Bye | None = None
         self.forgotten = False
+        self._unknown_s: dict[tuple[str, int], float] = {}
         self._serial = first_serial
 
     def receive(self, message: Message, *, now: float) -> list[Message]:
@@ -76,6 +81,12 @@ class DraftSession:
                 self._forget((message.request, message.generation))
             case Bye(fatal=True):
                 self.refused = message
+            case Features():
+                draft = self.drafts.get((message.request, message.generation))
+                if draft is not None:
+                    self.inbox.came(draft, message)
+                else:
+                    self.inbox.early(message)
             case Ping():
                 self.share.index, self.share.count = message.share_index, max(message.share_count, 1)
             case Forget():
@@ -97,6 +108,7 @@ class DraftSession:
         elif draft is None or tokens != draft.prefix.tokens[: len(tokens)]:
             draft = self._begin(key, tokens, message)
         draft.heard_s = now
+        self._unknown_s.pop(key, None)
         if message.ask and len(tokens) == len(draft.prefix):
             draft.ask()
         return self._answer(draft)
@@ -114,13 +126,15 @@ class DraftSession:
             sampling=message.sampling,
             tree=DraftTree(len(tokens), tokens[-1], compact_above=min(512, self.settings.max_nodes // 2)),
         )
+        self.inbox.grew(draft)
         return draft
 
     def _commit(self, message: Commit, *, now: float) -> list[Message]:
         draft = self.drafts.get((message.request, message.generation))
         if draft is None:
-            return [Need(request=message.request, generation=message.generation, have_length=0)]
+            return self._need_unknown((message.request, message.generation), now=now)
         draft.heard_s = now
+        self.inbox.rode(draft, message)
         self.guesses.floor = message.floor
         tokens = message.tokens.tolist()
         prefix, base = draft.prefix, message.base_length
@@ -141,9 +155,21 @@ class DraftSession:
             return [self._propose(draft, lifted), *self._answer(draft)]
         return self._answer(draft)
 
+    def _need_unknown(self, key: tuple[str, int], *, now: float) -> list[Message]:
+        """Ask for a request from the start, once in a while: its commits go on while the answer is under way."""
+        asked = self._unknown_s
+        if now - asked.get(key, float("-inf")) < _NEED_AGAIN_S:
+            return []
+        asked.pop(key, None)
+        asked[key] = now  # the one asked about last comes last
+        if len(asked) > _MAX_UNKNOWN:
+            del asked[next(iter(asked))]
+        return [Need(request=key[0], generation=key[1], have_length=0)]
+
     def _advance(self, draft: Draft, tokens: Sequence[int]) -> None:
         self.guesses.committed(draft, tokens)
         draft.commit(tokens)
+        self.inbox.grew(draft)
 
     def tick(self, *, now: float) -> list[Message]:
         """Ask about requests that the leader has not spoken of for long: the end of one, too, may have been lost."""
@@ -157,6 +183,7 @@ class DraftSession:
 
     def _forget(self, key: tuple[str, int]) -> None:
         self.pace.closed(key)
+        self.inbox.forget(key)
         if self.drafts.pop(key, None) is not None:
             self.closed.append(key)
 
@@ -164,6 +191,16 @@ class DraftSession:
         """Requests forgotten since the last call, for the drafter to release what it holds for them."""
         closed, self.closed = self.closed, []
         return closed
+
+    def take_features(self) -> list[Placed]:
+        """Hidden features that came since the last call, for a drafter that reads them. Where there was nothing to guess
+        from, there may be now."""
+        placed = self.inbox.take()
+        for key, _, _ in placed:
+            draft = self.drafts.get(key)
+            if draft is not None and draft.tree.is_empty():
+                draft.tree.expanded[draft.tree.root] = False
+        return [one for one in placed if one[0] in self.drafts]
 
     def next_batch(self, *, now: float | None = None) -> DraftBatch | None:
         """Leaves to expand now, the best over all requests; None when there is nothing useful to do.
@@ -235,9 +272,7 @@ class DraftSession:
         if settings.verify_shape == "tree":
             cap = settings.num_draft_tokens
             [nodes] = select_trees([tree], depth_caps=[cap], budget=max(_ANSWER_NODES, settings.budget))
-        nodes = [node for node in nodes if tree.score(node) >= self.guesses.floor]
-        tree.withheld.difference_update(nodes)
-        return [self._propose(draft, nodes)]
+        return [self._propose(draft, self.guesses.worth_sending(draft, nodes))]
 
     def _propose(self, draft: Draft, nodes: Sequence[int]) -> Propose:
         tokens, parents, scores = draft.tree.export(nodes)

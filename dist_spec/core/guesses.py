@@ -54,17 +54,19 @@ class Guesses:
             fresh.append(nodes)
         return fresh
 
-    def worth_sending(self, draft: Draft, fresh: Sequence[int]) -> list[int]:
-        """Those of the new nodes that may be published; the others wait."""
+    def worth_sending(self, draft: Draft, nodes: Sequence[int]) -> list[int]:
+        """Those of these nodes (parents first) that may be published, pushed or asked for; the others wait."""
         tree, floor = draft.tree, self.floor
         path, parent, withheld = tree.path, tree.parent, tree.withheld
+        withheld.discard(tree.root)
         reach = self._reach(tree)
         worth: list[int] = []
-        for node in fresh:  # parents first
+        for node in nodes:
             above = parent[node]
             if path[node] < reach or path[node] - path[above] < floor or above in withheld:
                 withheld.add(node)
             else:
+                withheld.discard(node)
                 worth.append(node)
         return worth
 

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dist_spec.core.law import DraftLaw
-from dist_spec.core.types import FloatArray, IntArray, Sampling
+from dist_spec.core.types import FloatArray, HalfArray, IntArray, Sampling
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 LastKind: TypeAlias = Literal["plain", "recovered", "bonus"]
 
@@ -24,6 +24,29 @@ NO_FLOOR = -65504.0
 MAX_REQUEST_ID = 128
 MAX_NODES = 4096
 MAX_TOKENS = 1 << 20
+MAX_FEATURES = 1 << 17
+"""Numbers in one row of features."""
+
+
+def no_rows() -> HalfArray:
+    """No features."""
+    return np.empty((0, 0), np.float16)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureWish:
+    """Which hidden features of the target a draft head wants, and what target it was made for.
+
+    Attributes:
+        layers: decoder layers (from 0) whose outputs make up a row of features, side by side in this order.
+        hidden_size, num_layers: of the target it was made for.
+        window: positions of the past that it can use.
+    """
+
+    layers: tuple[int, ...]
+    hidden_size: int
+    num_layers: int
+    window: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +55,7 @@ class Hello:
 
     `vocabulary` holds a 4-byte hash per 64 consecutive ids of the sender's token-to-id map (empty: the sender has no
     tokenizer, e.g. an n-gram drafter), so that the leader can refuse a drafter with another map and say where it differs.
+    `features`: the sender is a draft head and wants the target's hidden features.
     """
 
     role: str
@@ -41,6 +65,7 @@ class Hello:
     vocab_size: int = 0
     kind: str = ""
     step_s: float = 0.0
+    features: FeatureWish | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +94,8 @@ class Commit:
     For frontends: `last_kind` says what the last token is: "plain" (no draft was verified), "recovered" (another token
     than drafted) or "bonus" (all of a branch was accepted); `logprobs` (n,), `top_ids` and `top_logprobs` (n, k) where
     the request asked for them. For drafters: `floor` is the log probability of acceptance below which a node would not
-    be verified at the present price (as rounded by `score_grid`)."""
+    be verified at the present price (as rounded by `score_grid`). For draft heads: `features` (n, size), the target's at
+    the n positions that end with the last token but one (that of the last token comes with the next step)."""
 
     request: str
     generation: int
@@ -84,6 +110,7 @@ class Commit:
     top_ids: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int32))
     top_logprobs: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32))
     floor: float = NO_FLOOR
+    features: HalfArray = field(default_factory=no_rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,5 +194,17 @@ class Forget:
     """Forget what ended requests left behind (stores of earlier texts). frontend -> leader -> drafters."""
 
 
-Message: TypeAlias = Hello | Open | Commit | Propose | Need | Close | Ping | Bye | Forget
-MESSAGE_TYPES: tuple[type[Message], ...] = (Hello, Open, Commit, Propose, Need, Close, Ping, Bye, Forget)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Features:
+    """The target's hidden features, `rows` (n, size), at the last n positions of the prefix (base_length, base_digest):
+    those of a prompt, which come apart from commits and after them. leader -> draft heads."""
+
+    request: str
+    generation: int
+    base_length: int
+    base_digest: int
+    rows: HalfArray
+
+
+Message: TypeAlias = Hello | Open | Commit | Propose | Need | Close | Ping | Bye | Forget | Features
+MESSAGE_TYPES: tuple[type[Message], ...] = (Hello, Open, Commit, Propose, Need, Close, Ping, Bye, Forget, Features)

@@ -7,6 +7,8 @@ verifying anyway. An edge's probability is off by at most .011.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +23,7 @@ _LAST = 254
 _TABLE = -np.square(np.arange(256, dtype=np.float64) / _STEPS).astype(np.float32)
 _TABLE[_LAST + 1] = HOPELESS
 _TABLE.flags.writeable = False
+_SCORES: list[float] = _TABLE.tolist()
 
 
 def to_bytes(scores: npt.ArrayLike) -> npt.NDArray[np.uint8]:
@@ -29,6 +32,18 @@ def to_bytes(scores: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     marks = np.fmin(np.rint(_STEPS * np.sqrt(distance)), _LAST + 1.0)
     marks[np.isnan(np.asarray(scores))] = _LAST + 1.0
     return marks.astype(np.uint8)
+
+
+def to_byte(score: float) -> int:
+    """One score, as `to_bytes` has it, without arrays."""
+    if score != score:
+        return _LAST + 1
+    return round(min(_STEPS * math.sqrt(max(-score, 0.0)), _LAST + 1.0))
+
+
+def from_byte(mark: int) -> float:
+    """The score of one byte."""
+    return _SCORES[mark]
 
 
 def from_bytes(marks: npt.NDArray[np.uint8]) -> FloatArray:

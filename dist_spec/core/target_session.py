@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from math import exp
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from dist_spec.core.control.price import Price
 from dist_spec.core.conversation import Conversation
 from dist_spec.core.counts import SessionCounts
 from dist_spec.core.decision import Decisions
+from dist_spec.core.features import FeatureStream
 from dist_spec.core.live import Live, plan_row
 from dist_spec.core.membership import Membership
 from dist_spec.core.messages import Commit, LastKind, Message, Open
@@ -32,7 +34,7 @@ from dist_spec.core.sampling.reported import reported
 from dist_spec.core.scheduler import Scheduler
 from dist_spec.core.selection import Ranked, grouped, rank_blind, rank_chains, rank_trees
 from dist_spec.core.settings import Speculation
-from dist_spec.core.types import Expansion, Verdict
+from dist_spec.core.types import Expansion, HalfArray, Verdict
 from dist_spec.core.waiting import Waiting
 from dist_spec.errors import RequestError
 
@@ -67,8 +69,14 @@ class TargetSession:
         self.mirrors = Mirrors(settings, vocab_size=facts.vocab_size, counts=self.counts)
         self.requests = Requests(facts=facts, scheduler=scheduler, membership=membership)
         self.requests.stats = lambda: self.run_stats()
+        self.features = FeatureStream(facts.features)
         self.conversation = Conversation(
-            self.requests, membership=membership, mirrors=self.mirrors, waiting=self.waiting, counts=self.counts
+            self.requests,
+            membership=membership,
+            mirrors=self.mirrors,
+            waiting=self.waiting,
+            counts=self.counts,
+            features=self.features,
         )
         self.run_stats: Callable[[], dict[str, float]] = dict
         self.observer: Callable[[dict[str, Any]], None] | None = None
@@ -179,7 +187,7 @@ class TargetSession:
         if self.budget.costs is None:
             return Choice(num_nodes=len(ranked), predicted_s=0.0)
         final = sum(live.will_finish_pending(limit) for live, limit in zip(rows, limits, strict=True))
-        survival = np.exp(np.array([one[0] for one in ranked]))
+        survival = [exp(one[0]) for one in ranked]
         return self.budget.choose(survival, rows=final, extra=sum(limits) - final)
 
     def _plan(self, rows: Seq[Live], limits: Seq[int], chosen: Ranked, choice: Choice) -> Plan:
@@ -203,11 +211,17 @@ class TargetSession:
             costs.between(now - self._last_apply_s)
         self._selected_s, self._held_up = now, False
 
-    def apply(self, plan: Plan, outcomes: Seq[Outcome], *, now: float) -> list[Outgoing]:
-        """Commit what the target said and tell everyone; a failed row ends its own request only."""
+    def apply(
+        self, plan: Plan, outcomes: Seq[Outcome], *, features: Seq[HalfArray | None] = (), now: float
+    ) -> list[Outgoing]:
+        """Commit what the target said and tell everyone; a failed row ends its own request only.
+
+        Args:
+            features: per row, hidden features of the last tokens that it read and keeps, (n, size); or empty.
+        """
         out: list[Outgoing] = []
         committed = 0
-        for row, outcome in zip(plan.rows, outcomes, strict=True):
+        for row, outcome, read in zip(plan.rows, outcomes, features or [None] * len(outcomes), strict=True):
             live = self.live.get(row.key)
             if live is None or not live.running:
                 continue  # ended in mid-step, or ended and begun anew
@@ -215,6 +229,8 @@ class TargetSession:
                 out += self.close(row.key, reason=f"error: {outcome}")
                 continue
             live.sequence.cached += row.forward.num_pending
+            if read is not None:
+                self.features.computed(live, read, end=row.base_length + (len(outcome.path) if outcome else 0))
             if outcome is not None:
                 committed += len(outcome.tokens)
                 if self.observer is not None:
@@ -223,6 +239,10 @@ class TargetSession:
         self._timed(plan, committed, now=now)
         self._decisions.step()
         return out
+
+    def bulk(self) -> list[Outgoing]:
+        """What is large and can wait, to be sent after a step's commits: features that draft heads lack."""
+        return self.features.due(self.live, self.membership.drafters())
 
     def _timed(self, plan: Plan, committed: int, *, now: float) -> None:
         """Learn from what the step took; one that read a prompt says nothing of decoding."""
@@ -270,11 +290,12 @@ class TargetSession:
         if not finished:
             told = live.tell_twice(commit, floor=self._floor)
             for peer in self.membership.drafters():
-                out.append((peer, replace(told, ask=True) if peer in asked else told))
+                one = self.features.with_commit(peer, live.sequence.key, told, num_tokens=len(commit.tokens))
+                out.append((peer, replace(one, ask=True) if peer in asked else one))
         if live.owner in self.membership.members:
-            known = verdict.margin == verdict.margin  # not NaN: the target reports margins
-            margins = np.full(len(commit.tokens) if known else 0, verdict.margin, np.float32)
-            shown = replace(commit, margins=margins, last_kind=_last_kind(row, verdict))
+            shown = replace(commit, last_kind=_last_kind(row, verdict))
+            if verdict.margin == verdict.margin:  # not NaN: the target reports margins
+                shown = replace(shown, margins=np.full(len(commit.tokens), verdict.margin, np.float32))
             if verdict.logprobs:
                 shown = replace(shown, **reported(verdict, len(commit.tokens)))
             out.append((live.owner, shown))
@@ -286,4 +307,4 @@ def _last_kind(row: PlanRow, verdict: Verdict) -> LastKind:
     if not row.forward.num_nodes:
         return "plain"
     last = verdict.path[-1] if verdict.path else -1
-    return "recovered" if (np.maximum(row.forward.parents, -1) == last).any() else "bonus"
+    return "recovered" if any(max(above, -1) == last for above in row.forward.parents.tolist()) else "bonus"

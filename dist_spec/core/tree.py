@@ -116,10 +116,7 @@ class DraftTree:
 
     def nodes(self) -> list[int]:
         """Ids from the root down, parents before children."""
-        return self._below(self.root)
-
-    def _below(self, top: int) -> list[int]:
-        order = [top]
+        order = [self.root]
         children = self.children
         for node in order:
             order.extend(children[node])
@@ -189,6 +186,7 @@ class DraftTree:
         ids: list[int | None] = []
         new: list[int] = []  # the entries that became nodes, in order
         above_new: list[int] = []
+        raised: dict[int, float] = {}
         unsorted: set[int] = set()
         for token, parent, edge in zip(tokens, parents, scores, strict=True):
             above = start if parent < 0 else ids[parent]
@@ -205,7 +203,8 @@ class DraftTree:
             if node is not None:
                 ids.append(node)
                 if score > path[node] + _RISE and not first_counts:
-                    self._raise(node, score - path[node], source)
+                    # Lifted together at the end: until then a node and what is above it stand too low by the same.
+                    raised[node] = max(score - path[node], raised.get(node, 0.0))
                     unsorted.add(above)
                 continue
             if siblings := children[above]:
@@ -223,6 +222,8 @@ class DraftTree:
             ids.append(size)
             size += 1
         self._extend(tokens, above_new, new, source, laws)
+        if raised:
+            self._raise(raised, source)
         for node in unsorted:
             children[node].sort(key=path.__getitem__, reverse=True)
         return ids, len(ids) - ids.count(None) - committed
@@ -243,12 +244,22 @@ class DraftTree:
         if laws:
             self.laws.update((node, law) for node, i in enumerate(new, first) if (law := laws[i]) is not None)
 
-    def _raise(self, node: int, difference: float, source: int) -> None:
-        """A better opinion of an edge lifts all that hangs on it."""
-        for below in self._below(node):
-            self.path[below] += difference
-        if node < len(self.source):  # else it is as new as the opinion
-            self.source[node] = source
+    def _raise(self, raised: dict[int, float], source: int) -> None:
+        """Better opinions of edges lift all that hangs on them. Every node is visited once, whatever a peer sends."""
+        path, children = self.path, self.children
+        seen: set[int] = set()
+        for top in sorted(raised):  # parents have lower ids than their children
+            if top in seen:
+                continue
+            below = [(top, 0.0)]
+            while below:
+                node, lift = below.pop()
+                if node in raised:
+                    seen.add(node)
+                    lift += raised[node]
+                    self.source[node] = source
+                path[node] += lift
+                below += [(child, lift) for child in children[node]]
 
     def advance(self, tokens: Sequence[int]) -> list[int]:
         """Move the root along committed tokens; what is not below it is gone. Returns each token's `slot` (-1: no node)."""

@@ -13,6 +13,7 @@ from dist_spec.errors import RequestError
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
+HalfArray: TypeAlias = npt.NDArray[np.float16]
 
 _MAX_BIAS = 1e9
 """More is no stronger: it outweighs every logit, and what is added up stays finite at the lowest temperature."""

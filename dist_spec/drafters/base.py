@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from dist_spec.core.prefix import EMPTY_DIGEST, extend_digest
 from dist_spec.core.tree import DraftTree
-from dist_spec.core.types import Expansion, Sampling
+from dist_spec.core.types import Expansion, HalfArray, Sampling
 
 RequestKey: TypeAlias = tuple[str, int]
 """(request id, generation)"""
@@ -82,4 +82,20 @@ class Remembering(Protocol):
 
     def forget(self) -> None:
         """Drop what ended requests left; running ones stay as they are."""
+        ...
+
+
+@runtime_checkable
+class Featured(Protocol):
+    """A drafter that reads the target's hidden features."""
+
+    def features(self, key: RequestKey, first_position: int, rows: HalfArray) -> None:
+        """What the target computed when it read the tokens at `first_position`, `first_position` + 1, ... of a request.
+
+        They belong to the text that the next `expand` shows as `history`. They may be missing, come late, twice or in any
+        order, also for a request that `expand` has not shown yet.
+
+        Args:
+            rows: (n, size) float16; not to be written to.
+        """
         ...

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, assert_never
 
 from dist_spec.config import (
     DrafterConfig,
+    HeadDrafterConfig,
     ModelDrafterConfig,
     NgramDrafterConfig,
     PluginDrafterConfig,
     ScriptedDrafterConfig,
     SuffixDrafterConfig,
 )
+from dist_spec.core.messages import FeatureWish
 from dist_spec.drafters.base import Drafter, RequestKey
 from dist_spec.drafters.draw import LawSettings
 from dist_spec.drafters.ngram import NgramDrafter
@@ -29,13 +31,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltDrafter:
-    """A drafter and what its process must tell the leader: the hashes of its tokenizer's map (empty: it has none) and
-    the tokens by id, to name the first that differs."""
+    """A drafter and what its process must tell the leader: the hashes of the map of the ids it speaks (empty: it has no
+    tokenizer) and the tokens by id, to name the first that differs. `features`: those of the
+    target that it wants. `note`: what its user should know (empty: nothing)."""
 
     drafter: Drafter
     vocabulary: bytes = b""
     tokens: Sequence[str] = ()
     step_s: float = 0.0
+    features: FeatureWish | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelDrafterSettings:
+    """What a model drafter gets that its entry does not say; see `build_drafter`."""
+
+    max_requests: int
+    batch_invariant: bool
+    laws: LawSettings | None
 
 
 def build_drafter(
@@ -45,6 +59,7 @@ def build_drafter(
     batch_invariant: bool = False,
     laws: LawSettings | None = None,
     tokenizer: Callable[[], Tokenizer] | None = None,
+    target: str | None = None,
 ) -> BuiltDrafter:
     """Build the drafter that a configuration entry describes.
 
@@ -53,7 +68,9 @@ def build_drafter(
         batch_invariant: run a model drafter in batch-invariant mode (worth its cost only when it is the target itself).
         laws: have a model drafter draw its guesses from laws that travel with them; drafters that look things up need
             none, as their guess is a function of the text.
-        tokenizer: loads the target's, for files that a drafter reads as text; called only then.
+        tokenizer: loads the target's, for files that a drafter reads as text and for models with another vocabulary;
+            called only then.
+        target: the target's model id; a draft head cannot do without.
 
     Raises:
         ModelError, UnsupportedError: its model cannot be loaded or run.
@@ -65,7 +82,10 @@ def build_drafter(
                 drafter=NgramDrafter(max_ngram=config.max_ngram, num_draft_tokens=config.num_draft_tokens)
             )
         case ModelDrafterConfig():
-            return _model(config, max_requests=max_requests, batch_invariant=batch_invariant, laws=laws)
+            settings = ModelDrafterSettings(max_requests=max_requests, batch_invariant=batch_invariant, laws=laws)
+            return _model(config, settings=settings, tokenizer=tokenizer)
+        case HeadDrafterConfig():
+            return _head(config, target=target, max_requests=max_requests, laws=laws)
         case SuffixDrafterConfig():
             return _suffix(config, tokenizer=tokenizer)
         case ScriptedDrafterConfig():
@@ -77,24 +97,39 @@ def build_drafter(
 
 
 def _model(
-    config: ModelDrafterConfig, *, max_requests: int, batch_invariant: bool, laws: LawSettings | None
+    config: ModelDrafterConfig, *, settings: ModelDrafterSettings, tokenizer: Callable[[], Tokenizer] | None
 ) -> BuiltDrafter:
-    from dist_spec.drafters.model import ModelDrafter
+    from dist_spec.drafters.build_model import model_drafter
     from dist_spec.models.loading import load_model
+    from dist_spec.models.student import early_exit
 
     loaded = load_model(
         config.model, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
     )
-    tokenizer = loaded.tokenizer
-    drafter = ModelDrafter(
-        loaded,
-        target_vocab=tokenizer.size,
-        max_requests=max_requests,
-        max_context=config.max_model_len,
-        batch_invariant=batch_invariant,
-        laws=laws,
+    if config.layers is not None:
+        loaded = early_exit(loaded, config.layers)
+    made = model_drafter(loaded, config, settings=settings, target=tokenizer)
+    spoken = made.tokenizer
+    return BuiltDrafter(
+        drafter=made.drafter, vocabulary=spoken.vocabulary_hashes(), tokens=spoken.token_map, note=made.note
     )
-    return BuiltDrafter(drafter=drafter, vocabulary=tokenizer.vocabulary_hashes(), tokens=tokenizer.token_map)
+
+
+def _head(
+    config: HeadDrafterConfig, *, target: str | None, max_requests: int, laws: LawSettings | None
+) -> BuiltDrafter:
+    from dist_spec.drafters.build_head import head_drafter
+
+    if target is None:
+        raise ConfigError(f"drafter {config.name}: a head needs the target that it was made for", fix="name the target")
+    made = head_drafter(config, target=target, max_requests=max_requests, laws=laws)
+    spoken = made.tokenizer
+    return BuiltDrafter(
+        drafter=made.drafter,
+        vocabulary=spoken.vocabulary_hashes(),
+        tokens=spoken.token_map,
+        features=made.wish,
+    )
 
 
 def _suffix(config: SuffixDrafterConfig, *, tokenizer: Callable[[], Tokenizer] | None) -> BuiltDrafter:

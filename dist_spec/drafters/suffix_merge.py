@@ -89,6 +89,14 @@ class _Sketch:
         self.log_shares += [0.0] * number
         self.depths += range(start, start + number)
 
+    def share_out(self, siblings: Sequence[int]) -> None:
+        """At most one of several tokens for one place is right: their probabilities add up to 1 at most."""
+        total = sum(math.exp(self.scores[node]) for node in siblings)
+        if total > 1.0:
+            excess = math.log(total)
+            for node in siblings:
+                self.scores[node] -= excess
+
     def expansion(self) -> Expansion:
         features = np.empty((len(self.tokens), NUM_FEATURES), dtype=np.float32)
         scores = np.array(self.scores, dtype=np.float32)
@@ -129,10 +137,13 @@ def merge(continuations: Sequence[Continuation], *, length: int, width: int) -> 
             later -= len(others)
         leaders = [next(one for one in alive if one.tokens[depth] == token) for token, _ in others]
         alive = [one for one in alive if one.tokens[depth] == best]
-        beside, above = above, sketch.add(best, above=above, matched=alive[0].matched, share=share, depth=depth)
+        heads = [sketch.add(best, above=above, matched=alive[0].matched, share=share, depth=depth)]
         for one, (token, part) in zip(leaders, others, strict=True):
-            first = sketch.add(token, above=beside, matched=one.matched, share=part, depth=depth)
-            sketch.add_chain(one, above=first, start=depth + 1, stop=min(depth + _ALTERNATIVE_TOKENS, length))
+            heads.append(sketch.add(token, above=above, matched=one.matched, share=part, depth=depth))
+            sketch.add_chain(one, above=heads[-1], start=depth + 1, stop=min(depth + _ALTERNATIVE_TOKENS, length))
+        if others:
+            sketch.share_out(heads)
+        above = heads[0]
         depth += 1
         alive = [one for one in alive if len(one.tokens) > depth]
     return sketch.expansion()

@@ -64,6 +64,8 @@ class LeanStack:
         cos, sin = turn[:, 0], turn[:, 1]
         for number, layer in enumerate(self._layers):
             hidden = self._run(layer, hidden, step, number, cos, sin)
+            if number in step.capture:  # nothing writes into a layer's output later
+                step.captured[number] = hidden
         wanted = list(step.logit_rows)
         picked = wanted + [0] * (min_rows - len(wanted)) if wanted else []
         if picked != list(range(hidden.shape[0])):

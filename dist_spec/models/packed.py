@@ -11,6 +11,7 @@ import torch
 
 from dist_spec.errors import UnsupportedError
 from dist_spec.models.attention import INTERFACE_NAME, attend_loop, attend_padded, attend_single
+from dist_spec.models.features import caught
 from dist_spec.models.kv_cache import PagedKVCache, kv_shape
 from dist_spec.models.lean import LeanStack, build_lean, is_known
 from dist_spec.models.linear import INVARIANT_ROWS
@@ -56,6 +57,10 @@ class PackedModel:
         batch_invariant: a token's logits do not depend on what rides along (CPU only).
         attention: "loop", "single", "shared" or "padded"; None chooses (`attention_for`).
         lean: False forces transformers' own forward.
+
+    Attributes:
+        capture: layers whose outputs are wanted; `captured` holds them, (rows, hidden) each, after every forward.
+
     Raises:
         UnsupportedError: batch-invariant mode on a GPU.
     """
@@ -80,6 +85,8 @@ class PackedModel:
         self.kv_dtype = kv_dtype(self.attention, loaded.dtype)
         self.cache = PagedKVCache(loaded.config, num_slots=num_slots, dtype=self.kv_dtype, device=loaded.device)
         self._attend: Attend = ATTENTION[self.attention]
+        self.capture: tuple[int, ...] = ()
+        self.captured: list[torch.Tensor] = []
         with torch.inference_mode():
             if lean and loaded.lean is None:
                 small = loaded.num_parameters * loaded.dtype.itemsize <= _PACK_UP_TO_BYTES
@@ -109,9 +116,14 @@ class PackedModel:
                 attend=self._attend,
                 min_rows=self.min_rows,
             )
+            step.capture = self.capture
             if self._lean is not None:
-                return self._lean.logits(step, last_position=int(positions.max()), min_rows=self.min_rows).float()
-            return self._stock_forward(step)
+                logits = self._lean.logits(step, last_position=int(positions.max()), min_rows=self.min_rows).float()
+            else:
+                with caught(self.loaded.model, self.capture, step.captured):
+                    logits = self._stock_forward(step)
+            self.captured = [step.captured[layer] for layer in self.capture]
+            return logits
 
     def _stock_forward(self, step: Step) -> torch.Tensor:
         model, wanted = self.loaded.model, list(step.logit_rows)

@@ -107,7 +107,7 @@ def byte_tokenizer() -> Any:
     """A `tokenizers.Tokenizer` whose id b is the byte b, then <bos>, <eos>, <pad>; built in memory."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    vocab = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    vocab = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -115,7 +115,7 @@ def byte_tokenizer() -> Any:
     return tokenizer
 
 
-def _byte_symbols() -> list[str]:
+def byte_symbols() -> list[str]:
     """The printable stand-in of each byte used by byte-level BPE: visible Latin-1 stays, the rest moves up to 256+."""
     visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
     spare = iter(range(256, 512))

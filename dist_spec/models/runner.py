@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from dist_spec.core.types import ForwardRow
+from dist_spec.core.types import ForwardRow, HalfArray
+from dist_spec.models.features import feature_rows
 from dist_spec.models.kv_cache import bytes_per_token, path_moves
 from dist_spec.models.loading import LoadedModel
 from dist_spec.models.packed import PackedModel
@@ -20,9 +21,12 @@ from dist_spec.models.rows import plan_segments
 class PendingForward:
     """A forward pass that was started. On CPU it is already done, on a GPU `wait` synchronises."""
 
-    def __init__(self, logits: torch.Tensor, event: torch.cuda.Event | None) -> None:
+    def __init__(
+        self, logits: torch.Tensor, event: torch.cuda.Event | None, outputs: Sequence[torch.Tensor] = ()
+    ) -> None:
         self._logits = logits
         self._event = event
+        self._outputs = outputs
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
@@ -33,6 +37,10 @@ class PendingForward:
         if self._event is not None:
             self._event.synchronize()
         return self._logits
+
+    def features(self, rows: Sequence[int]) -> HalfArray:
+        """(n, size) float16 on the host: the captured layers' outputs of these packed rows; only after `wait`."""
+        return feature_rows(self._outputs, rows)
 
 
 class ModelRunner:
@@ -94,11 +102,16 @@ class ModelRunner:
     def launch(self, rows: Sequence[ForwardRow]) -> PendingForward:
         """Start `forward` and return at once where the device works by itself (GPU)."""
         logits = self.forward(rows)
+        outputs = self.packed.captured
         if self.device.type != "cuda":
-            return PendingForward(logits, None)
+            return PendingForward(logits, None, outputs)
         event = torch.cuda.Event()
         event.record()
-        return PendingForward(logits, event)
+        return PendingForward(logits, event, outputs)
+
+    def capture(self, layers: Sequence[int]) -> None:
+        """From the next forward on, keep the outputs of these layers for `PendingForward.features` (none: nothing)."""
+        self.packed.capture = tuple(layers)
 
     def compact(self, rows: Sequence[ForwardRow], paths: Sequence[Sequence[int]]) -> None:
         """After a verdict: put each row's accepted nodes (`paths`, indices of nodes, root side first) right behind its

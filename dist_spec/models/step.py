@@ -115,6 +115,7 @@ class Step:
         num_tokens: rows that are tokens.
         write_index: (num_tokens,) int64 slots; `write_start` replaces it where they lie in one piece.
         logit_rows: packed rows whose logits are wanted.
+        capture: layers whose outputs, (rows, hidden), are to be left in `captured` (see `models.features`).
         scratch, shapes: what an attention implementation remembers from layer to layer (masks, index tensors).
     """
 
@@ -127,6 +128,8 @@ class Step:
     logit_rows: Sequence[int]
     cache: PagedKVCache
     attend: Attend
+    capture: Sequence[int] = ()
+    captured: dict[int, torch.Tensor] = field(default_factory=dict)
     scratch: dict[object, torch.Tensor] = field(default_factory=dict)
     shapes: dict[object, Any] = field(default_factory=dict)
 

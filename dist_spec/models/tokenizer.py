@@ -13,6 +13,7 @@ from dist_spec.core.vocabulary import HASH_BYTES, IDS_PER_HASH
 from dist_spec.errors import ModelError
 from dist_spec.models.random_models import BOS_ID, EOS_ID, byte_tokenizer
 from dist_spec.models.source import Progress, resolve
+from dist_spec.models.token_bytes import token_bytes
 
 _RANDOM_CHAT = (
     "{% for message in messages %}<bos>{{ message['role'] }}\n{{ message['content'] }}<eos>\n{% endfor %}"
@@ -86,6 +87,31 @@ class Tokenizer:
     def token_map(self) -> list[str]:
         """Raw token strings by id, `size` long."""
         return [self.token(i) for i in range(self.size)]
+
+    @cached_property
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of each id, b"" for control tokens and unused ids; None: this kind of tokenizer does not tell."""
+        return token_bytes(json.loads(self._inner.to_str()), self.token_map)
+
+    @cached_property
+    def adds_space(self) -> bool:
+        """Whether it puts a space before a text that has none (SentencePiece's dummy prefix)."""
+        ids = self.encode("a", add_special=False)
+        return bool(ids) and (self.token_bytes or [b""] * self.size)[ids[0]].startswith(b" ")
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Ids of `text` as it stands within a longer one, behind a line break: nothing is put before it."""
+        if not self.adds_space:
+            return self.encode(text, add_special=False)
+        before = self.encode("\n", add_special=False)
+        ids = self.encode("\n" + text, add_special=False)
+        return ids[len(before) :] if ids[: len(before)] == before else self.encode(text, add_special=False)
+
+    def pieces(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids of `text` with nothing put around it, and where each begins (in characters; a leading space may be left
+        out)."""
+        found = self._inner.encode(text, add_special_tokens=False)
+        return list(found.ids), [start for start, _ in found.offsets]
 
     def vocabulary_hashes(self) -> bytes:
         """4 bytes per 64 consecutive ids of the id-to-token map, so that peers can find where two maps differ."""

@@ -15,6 +15,7 @@ from dist_spec.drafters.base import Drafter
 from dist_spec.drafters.scripted import ScriptedDrafter
 from dist_spec.sim.claims import ClaimingDrafter
 from dist_spec.sim.devices import ScriptedTarget
+from dist_spec.sim.features import FACTS, WISH, FeatureReader, FeaturingTarget
 from dist_spec.sim.scenario import Scenario, Truths
 from dist_spec.transports.base import Transport
 from dist_spec.workers.draft import DraftWorker
@@ -41,13 +42,16 @@ def build_target(
     """The leader."""
     session = TargetSession(
         scenario.speculation,
-        facts=TargetFacts(max_model_len=1 << 20, vocab_size=scenario.vocab_size),
+        facts=TargetFacts(
+            max_model_len=1 << 20, vocab_size=scenario.vocab_size, features=FACTS if scenario.features else None
+        ),
         scheduler=Scheduler(
             BlockManager(4096, block_size=16), max_sequences=64, lookahead=scenario.speculation.budget + 1
         ),
         membership=Membership(heartbeat_s=scenario.heartbeat_s, dead_after_s=scenario.dead_after_s),
     )
-    backend = ScriptedTarget(lambda key: truths[key])
+    kind = FeaturingTarget if scenario.features else ScriptedTarget
+    backend = kind(lambda key: truths[key])
     return TargetWorker(session, backend=backend, transport=transport, recorder=recorder)
 
 
@@ -61,7 +65,10 @@ def build_draft(
     )
     if scenario.claims is not None:
         drafter = ClaimingDrafter(drafter, claims=scenario.claims)
-    hello = Hello(role="drafter", name=name, kind="scripted", step_s=scenario.times.draft_s)
+    if scenario.features:
+        drafter = FeatureReader(drafter, truth=lambda key: truths[key])
+    wish = WISH if scenario.features else None
+    hello = Hello(role="drafter", name=name, kind="scripted", step_s=scenario.times.draft_s, features=wish)
     return DraftWorker(
         DraftSession(scenario.speculation, first_serial=life * _SERIALS_PER_LIFE),
         drafter=drafter,

@@ -45,6 +45,7 @@ class Scenario:
         heartbeat_s, dead_after_s: as in the transport's settings.
         limit_s: virtual time after which an unfinished run is given up.
         record: keep what `replay` needs.
+        features: the drafters live on the target's hidden features, as draft heads do.
     """
 
     speculation: Speculation = field(default_factory=Speculation)
@@ -64,6 +65,7 @@ class Scenario:
     dead_after_s: float = 0.5
     limit_s: float = 3600.0
     record: bool = False
+    features: bool = False
 
     def costs(self) -> VerifyCost:
         """What the leader would have measured at its start."""

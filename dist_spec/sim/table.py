@@ -8,14 +8,18 @@ b of the rest, and so on.
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
+from dist_spec.bench.arguments import at_least_1
 from dist_spec.core.settings import Growth, Speculation, VerifyShape
 from dist_spec.drafters.scripted import RankLaw
+from dist_spec.exits import run
 from dist_spec.sim.cluster import simulate
 from dist_spec.sim.network import Link
 from dist_spec.sim.scenario import Result, Scenario
@@ -133,21 +137,30 @@ def row(a: float, latency_ms: float, *, tokens: int, seeds: Sequence[int]) -> It
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m dist_spec.sim.table", description="Simulated tokens/s by method.")
-    parser.add_argument("--tokens", type=int, default=4000, help="tokens per run (default: 4000)")
-    parser.add_argument("--seeds", type=int, default=1, help="runs per figure (default: 1)")
-    parser.add_argument("--rows", help='only these lines, as "a/latency_ms" with commas between: .8/0,.87/5')
+    parser.add_argument("--tokens", type=at_least_1, default=4000, help="tokens per run (default: 4000)")
+    parser.add_argument("--seeds", type=at_least_1, default=1, help="runs per figure (default: 1)")
+    lines = 'only these lines, as "a/latency_ms" with commas between: .8/0,.87/5'
+    parser.add_argument("--rows", type=_rows, default=ROWS, help=lines)
     options = parser.parse_args(arguments)
-    rows = ROWS
-    if options.rows:
-        rows = tuple((float(a), float(ms)) for a, _, ms in (one.partition("/") for one in options.rows.split(",")))
     table = Table(title="tokens/s; best draft length K per chain method; b = .45 - .60 where it matters")
     for name in ("a", "link ms", *(method.name for method in METHODS)):
         table.add_column(name, justify="right")
-    for a, latency_ms in rows:
+    for a, latency_ms in options.rows:
         cells = row(a, latency_ms, tokens=options.tokens, seeds=range(1, options.seeds + 1))
         texts = [" - ".join(_text(one) for one in found) for _, found in cells]
         table.add_row(f"{a:g}", f"{latency_ms:g}", *texts)
     Console(width=None if Console().is_terminal else 140).print(table)
+
+
+def _rows(text: str) -> tuple[tuple[float, float], ...]:
+    """Acceptance and latency per line of the table (for `argparse`)."""
+    try:
+        rows = tuple((float(a), float(ms)) for a, _, ms in (one.partition("/") for one in text.split(",")))
+    except ValueError:
+        rows = ((math.nan, math.nan),)
+    if not all(0.0 < a < 1.0 and ms >= 0.0 for a, ms in rows):
+        raise argparse.ArgumentTypeError(f"must be as in .8/0,.87/5 (0 < a < 1, latency in ms), got {text!r}")
+    return rows
 
 
 def _text(found: Cell) -> str:
@@ -155,4 +168,4 @@ def _text(found: Cell) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main))

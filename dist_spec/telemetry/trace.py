@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from dist_spec.errors import ConfigError
+from dist_spec.exits import run
+
 MAX_EVENTS = 50_000
 """Events kept per process; the oldest go first."""
 
@@ -139,7 +142,16 @@ def collect(trace: Path) -> int:
     return count
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Merge the parts that are named."""
     if len(sys.argv) < 3:
-        sys.exit("usage: python -m dist_spec.telemetry.trace OUT PART...")
-    print(f"{merge_parts(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])} spans")
+        raise ConfigError("what to merge is not said", fix="python -m dist_spec.telemetry.trace OUT PART...")
+    trace, *parts = map(Path, sys.argv[1:])
+    missing = [str(part) for part in parts if not part.is_file()]
+    if missing or not trace.parent.is_dir():
+        raise ConfigError(f"not there: {', '.join(missing) or trace.parent}", fix="name files and folders that are")
+    print(f"{merge_parts(trace, parts)} spans")
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

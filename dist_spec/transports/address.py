@@ -31,6 +31,11 @@ def identity_of(name: str) -> bytes:
         return b""
 
 
+def bulk_identity_of(name: str) -> bytes:
+    """The routing id of a peer's second connection, over which it is sent what is large and can wait."""
+    return identity_of(name) + b"\0bulk"
+
+
 def checked_bind(address: str, *, allow_plaintext: bool) -> str:
     """The address as ZeroMQ wants it; raises TransportError when it is malformed or open to other hosts."""
     host = _host(address, any_port=True)

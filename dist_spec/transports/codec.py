@@ -1,7 +1,7 @@
 """Messages to frames and back, checked both ways; knows nothing of sockets, peers or what a message is for.
 
 A message begins with its tag, the protocol version and when it was sent; then come the fields, as msgpack (`records`)
-or, for the two kinds that flow while text is being made, as compact binary (`stream`). Never pickle. What `decode`
+or, for those that flow while text is being made, as compact binary (`stream`, `bulk`). Never pickle. What `decode`
 would refuse, `encode` refuses too (but for `Commit`), so a bad message shows up where it was made.
 
 A `Hello` alone is one msgpack array [tag, version, fields ...], as in every version, so that the leader can refuse a peer
@@ -14,9 +14,10 @@ import struct
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from dist_spec.core.messages import PROTOCOL_VERSION, Commit, Hello, Message, Propose
+from dist_spec.core.messages import PROTOCOL_VERSION, Commit, Features, Hello, Message, Propose
 from dist_spec.errors import ProtocolError
 from dist_spec.transports import fields as f
+from dist_spec.transports.bulk import FEATURES_TAG, pack_features, read_features
 from dist_spec.transports.fields import MAX_FRAME_BYTES
 from dist_spec.transports.records import pack_record, read_hello, read_record, wrong_version
 from dist_spec.transports.stream import (
@@ -52,11 +53,11 @@ def unknown_name(handle: int) -> RequestName:
 
 
 def encode(message: Message, *, sent_us: int = 0, handle: int | None = None) -> list[Frame]:
-    """Frames of one message; the first holds everything but dense draft laws.
+    """Frames of one message; the first holds everything but dense draft laws and hidden features.
 
     Args:
         sent_us: the sender's clock in microseconds, modulo 2^32; a `Hello` does not carry it.
-        handle: what to call the request by instead of its name, if the receiver knows it (`Commit` and `Propose`).
+        handle: what to call the request by instead of its name, if the receiver knows it (`Commit`, `Propose`, `Features`).
 
     Raises:
         ProtocolError: a field is out of range, too long, of another type, or the arrays do not fit together.
@@ -67,6 +68,8 @@ def encode(message: Message, *, sent_us: int = 0, handle: int | None = None) -> 
                 frames: list[Frame] = [*pack_commit(message, sent_us=sent_us, handle=handle)]
             case Propose():
                 frames = [*pack_propose(message, sent_us=sent_us, handle=handle)]
+            case Features():
+                frames = [*pack_features(message, sent_us=sent_us, handle=handle)]
             case _:
                 tag, fields = pack_record(message)
                 is_hello = isinstance(message, Hello)
@@ -106,6 +109,8 @@ def decode(frames: Sequence[Frame], *, vocab_size: int = f.MAX_VOCABULARY, resol
         return read_commit(views, vocab_size=vocab_size, resolve=resolve)
     if tag == PROPOSE_TAG:
         return read_propose(views, vocab_size=vocab_size, resolve=resolve)
+    if tag == FEATURES_TAG:
+        return read_features(views, resolve=resolve)
     if len(frames) != 1:
         raise ProtocolError(f"{len(frames)} frames where 1 belongs")
     return read_record(tag, first[_ENVELOPE.size :], vocab_size=vocab_size)

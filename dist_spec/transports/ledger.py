@@ -65,7 +65,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, Direction, str], LedgerRow] = {}
-        self._peers: set[str] = set()
+        self._peers: dict[str, None] = {}  # a set in the order in which they came
         self._clocks: dict[str, PeerClock] = {}
         self._verifications: deque[tuple[float, float]] = deque(maxlen=_VERIFICATIONS)
         self._leaving: deque[tuple[LedgerRow, float, float]] = deque(maxlen=_LEAVING)
@@ -75,7 +75,7 @@ class Ledger:
         if row is None:
             if peer not in self._peers and len(self._peers) >= MAX_PEERS and peer != ANY_PEER:
                 return self._row(ANY_PEER, direction, kind)
-            self._peers.add(peer)
+            self._peers[peer] = None
             row = self._rows[peer, direction, kind] = LedgerRow(peer=peer, direction=direction, kind=kind)
         return row
 
@@ -158,6 +158,10 @@ class Ledger:
     def rows(self) -> list[LedgerRow]:
         """One row per (peer, direction, kind), sorted; live objects, for reading."""
         return [self._rows[key] for key in sorted(self._rows)]
+
+    def peers(self) -> list[str]:
+        """Who has rows of its own, in the order of their first messages; `ANY_PEER` left out."""
+        return [peer for peer in self._peers if peer != ANY_PEER]
 
     def totals(self) -> list[LedgerRow]:
         """One row per (direction, kind) with the peers added up."""

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
-from dist_spec.core.messages import Bye, Close, Commit, Hello, Message, Need, Open, Propose
+from dist_spec.core.messages import Bye, Close, Commit, Features, Hello, Message, Need, Open, Propose
 from dist_spec.transports.codec import unknown_name
 from dist_spec.transports.stream import RequestName
 
@@ -25,7 +25,7 @@ MAX_REQUESTS = 4096
 _MAX_PEERS = 64
 """Peers of which it is remembered that they know one request: strangers must not fill the memory."""
 
-_Named = Open | Commit | Propose | Need | Close
+_Named = Open | Commit | Propose | Need | Close | Features
 
 
 def handle_of(name: RequestName) -> int:
@@ -56,7 +56,7 @@ class Names:
         entry = self._entry(name)
         if entry is None or peer not in entry.peers or self._by_handle[entry.handle] != [name]:
             return None
-        return entry.handle if isinstance(message, Commit | Propose) else None
+        return entry.handle if isinstance(message, Commit | Propose | Features) else None
 
     def incoming(self, message: Message, *, peer: str) -> Message:
         """Take note of a message that came; the message, by its request's real name where it came by a handle's."""

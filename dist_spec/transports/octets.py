@@ -7,6 +7,7 @@ ids of one array share a width: 2, 3 or 4 bytes, by the largest among them.
 
 from __future__ import annotations
 
+import struct
 from typing import NoReturn
 
 import numpy as np
@@ -20,6 +21,9 @@ WIDTHS = (2, 3, 4)
 """Bytes per token id, by its code."""
 
 _INT, _UINT, _SHORT = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u2")
+_FEW = 16
+"""Token ids up to which single numbers are cheaper than arrays; a commit holds so many."""
+_SHORTS = [struct.Struct(f"<{count}H") for count in range(_FEW + 1)]
 
 
 def put_number(out: bytearray, value: int) -> None:
@@ -46,6 +50,10 @@ def token_bytes(tokens: IntArray) -> tuple[int, bytes]:
         ProtocolError: an id is negative or 2^31 - 1.
         TypeError: these are no integers.
     """
+    if len(tokens) <= _FEW and getattr(tokens, "dtype", None) == _INT:
+        ids = tokens.tolist()
+        if not ids or 0 <= min(ids) <= max(ids) < 1 << 16:
+            return 0, _SHORTS[len(ids)].pack(*ids)
     wide = np.asarray(tokens).astype(_INT, casting="same_kind", copy=False)
     highest = int(wide.view(_UINT).max()) if len(wide) else 0
     if highest < 1 << 16:

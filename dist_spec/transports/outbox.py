@@ -14,7 +14,7 @@ from dist_spec.transports.packet import Packet
 HIGH_WATER = 256
 """Messages that may wait for one peer."""
 
-_STALE_FIRST = frozenset(("propose", "commit", "ping"))
+_STALE_FIRST = frozenset(("propose", "commit", "ping", "features"))
 
 
 class Outbox:

@@ -15,6 +15,8 @@ from dist_spec.transports.codec import Frame, decode, encode, kind_of, sent_us
 from dist_spec.transports.ledger import Ledger
 from dist_spec.transports.names import Names
 
+RIDING = "features"
+"""The kind under which the ledger counts features, whether they come with a commit or by themselves."""
 MALFORMED = "malformed"
 """The kind under which the ledger counts what could not be decoded."""
 
@@ -38,11 +40,18 @@ class Packet:
             self.kind,
             peer=peer,
             direction="out",
-            num_bytes=self.num_bytes,
+            num_bytes=self.num_bytes - riding_bytes(self.kind, self.frames),
             local_s=self.local_s + local_s,
             now=self.sent_s,
             sent_us=stamp(self.sent_s),
         )
+        if riding := riding_bytes(self.kind, self.frames):
+            ledger.count(RIDING, peer=peer, direction="out", num_bytes=riding)
+
+
+def riding_bytes(kind: str, frames: Sequence[Frame]) -> int:
+    """Bytes of hidden features that ride along with a commit: the ledger counts them as what they are."""
+    return sum(map(len, frames[1:])) if kind == "commit" and len(frames) > 1 else 0
 
 
 def pack(message: Message, *, peer: str, names: Names) -> Packet:
@@ -70,5 +79,8 @@ def unpack(frames: Sequence[Frame], *, peer: str, vocab_size: int, ledger: Ledge
         ledger.round_trip(peer, now - message.echo_s)
     num_bytes = sum(map(len, frames))
     local_s = perf_counter() - start
-    ledger.count(kind, peer=peer, direction="in", num_bytes=num_bytes, local_s=local_s, now=now, sent_us=sent)
+    riding = riding_bytes(kind, frames)
+    ledger.count(kind, peer=peer, direction="in", num_bytes=num_bytes - riding, local_s=local_s, now=now, sent_us=sent)
+    if riding:
+        ledger.count(RIDING, peer=peer, direction="in", num_bytes=riding)
     return peer, message

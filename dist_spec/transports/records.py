@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 from itertools import islice
 from math import copysign
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgpack
 
@@ -18,46 +18,13 @@ from dist_spec.core.messages import MAX_TOKENS, PROTOCOL_VERSION, Bye, Close, Fo
 from dist_spec.core.types import IntArray, Sampling
 from dist_spec.errors import ProtocolError, RequestError
 from dist_spec.transports import fields as f
+from dist_spec.transports.greeting import Fields, foreign_hello, hello_fields, hello_of
 from dist_spec.transports.octets import WIDTHS, Reader, token_bytes
 
-_MAX_VOCABULARY_BYTES = 1 << 17
 _MAX_STRING_BYTES = 4 * f.MAX_REASON
 _QUICK = 1
 """Compression level: a request's end lies between two verifications of others."""
 _EXACT = 2.0**53
-_ROLES = ("drafter", "frontend")
-
-Fields: TypeAlias = tuple[Any, ...]
-
-
-def _pack_hello(m: Hello) -> Fields:
-    return (m.role, m.name, m.vocabulary, m.vocab_size, m.kind, float(m.step_s))
-
-
-def _hello(fields: Fields, protocol: int) -> Hello:
-    role, name, vocabulary, vocab_size, kind, step_s = fields
-    return Hello(
-        role=_role(role),
-        name=f.text(name, "name", limit=f.MAX_NAME, empty=False),
-        protocol=protocol,
-        vocabulary=f.octets(vocabulary, "vocabulary", limit=_MAX_VOCABULARY_BYTES),
-        vocab_size=f.integer(vocab_size, "vocab_size", high=f.MAX_VOCABULARY),
-        kind=f.text(kind, "kind", limit=f.MAX_NAME),
-        step_s=f.seconds(step_s, "step_s"),
-    )
-
-
-def _role(value: object) -> str:
-    if value not in _ROLES:
-        raise f.refuse("role", f"one of {_ROLES}", value)
-    return str(value)
-
-
-def _foreign_hello(fields: Fields, protocol: int) -> Hello:
-    """Of another version only the first two fields are certain."""
-    if len(fields) < 2:
-        raise ProtocolError(f"a Hello of protocol version {protocol} without role and name")
-    return Hello(role=_role(fields[0]), name=f.text(fields[1], "name", limit=f.MAX_NAME), protocol=protocol)
 
 
 def _pack_open(m: Open) -> Fields:
@@ -236,7 +203,7 @@ def _forget(fields: Fields, vocab_size: int) -> Forget:
 
 HELLO_TAG = 1
 _PACK: dict[type[Message], tuple[int, Callable[[Any], Fields]]] = {
-    Hello: (HELLO_TAG, _pack_hello),
+    Hello: (HELLO_TAG, hello_fields),
     Open: (2, _pack_open),
     Need: (5, _pack_need),
     Close: (6, _pack_close),
@@ -303,10 +270,8 @@ def wrong_version(version: int) -> ProtocolError:
 
 def _read_hello(fields: Fields, version: int) -> Hello:
     if version != PROTOCOL_VERSION:
-        return _foreign_hello(fields, version)
-    if len(fields) != 6:
-        raise f.refuse("a hello", "6 fields", len(fields))
-    return _hello(fields, version)
+        return foreign_hello(fields, version)
+    return hello_of(fields, version)
 
 
 def _read_fields(tag: int, fields: Fields, vocab_size: int) -> Message:

@@ -20,13 +20,16 @@ from dist_spec.core.messages import (
     NO_FLOOR,
     PROTOCOL_VERSION,
     Commit,
+    Features,
     LastKind,
     Propose,
+    no_rows,
 )
-from dist_spec.core.score_grid import from_bytes, to_bytes
+from dist_spec.core.score_grid import from_byte, from_bytes, to_byte, to_bytes
 from dist_spec.core.types import FloatArray, IntArray
 from dist_spec.errors import ProtocolError
 from dist_spec.transports import fields as f
+from dist_spec.transports.halves import put_rows, read_rows
 from dist_spec.transports.laws import law_bytes, read_laws
 from dist_spec.transports.octets import Reader, put_number, put_text, token_bytes
 
@@ -53,6 +56,7 @@ _MARGINS = 1 << 7
 _ONE_MARGIN = 1 << 8
 _LOGPROBS = 1 << 9
 _TOP = 1 << 10
+_FEATURES = 1 << 11
 # Propose
 _CHAIN = 1 << 3
 _WIDE_PARENTS = 1 << 4
@@ -69,7 +73,8 @@ _NO_FLOATS = np.empty(0, np.float32)
 _NO_TOP: tuple[IntArray, FloatArray] = (np.empty((0, 0), np.int32), np.empty((0, 0), np.float32))
 
 
-def _begin(message: Commit | Propose, tag: int, flags: int, sent_us: int, handle: int | None) -> bytearray:
+def begin(message: Commit | Propose | Features, tag: int, flags: int, sent_us: int, handle: int | None) -> bytearray:
+    """What messages below a prefix have in common: tag, version, time of sending, flags, digest, request, base length."""
     if handle is not None:
         out = bytearray(_HEAD_AND_HANDLE.pack(tag, PROTOCOL_VERSION, sent_us, flags, message.base_digest, handle))
     else:
@@ -80,7 +85,7 @@ def _begin(message: Commit | Propose, tag: int, flags: int, sent_us: int, handle
     return out
 
 
-def _read_begin(frame: memoryview, resolve: Resolve) -> tuple[Reader, int, RequestName, int, int]:
+def read_begin(frame: memoryview, resolve: Resolve) -> tuple[Reader, int, RequestName, int, int]:
     """(reader behind what both have in common, flags, request, base length, base digest)"""
     reader = Reader(frame, _HEAD.size)
     if len(frame) < _HEAD.size:
@@ -93,9 +98,9 @@ def _read_begin(frame: memoryview, resolve: Resolve) -> tuple[Reader, int, Reque
     return reader, flags, name, reader.number("base_length", high=MAX_TOKENS), digest
 
 
-def pack_commit(m: Commit, *, sent_us: int, handle: int | None) -> list[bytes]:
-    """One frame. Of the fields, only those are checked that decoding relies on: they were made of what was checked on
-    arrival, and this lies between two verifications.
+def pack_commit(m: Commit, *, sent_us: int, handle: int | None) -> list[bytes | memoryview]:
+    """One frame, and one for features. Of the fields, only those are checked that decoding relies on: they were made of
+    what was checked on arrival, and this lies between two verifications.
 
     Raises:
         ProtocolError, ValueError, TypeError, struct.error: this cannot be a message.
@@ -106,7 +111,7 @@ def pack_commit(m: Commit, *, sent_us: int, handle: int | None) -> list[bytes]:
     tail = bytearray()
     if m.floor != NO_FLOOR:
         flags |= _FLOOR
-        tail += to_bytes([m.floor]).tobytes()
+        tail.append(to_byte(m.floor))
     for marked, values in ((_MARGINS, m.margins), (_LOGPROBS, m.logprobs)):
         if len(values):
             flags |= marked
@@ -120,10 +125,14 @@ def pack_commit(m: Commit, *, sent_us: int, handle: int | None) -> list[bytes]:
     if m.top_ids.size:
         flags |= _TOP
         tail += _top_bytes(m, count)
-    out = _begin(m, COMMIT_TAG, flags, sent_us, handle)
+    rows: list[bytes | memoryview] = []
+    if len(m.features):
+        flags |= _FEATURES
+        rows = [put_rows(tail, m.features, limit=m.base_length + count - 1)]
+    out = begin(m, COMMIT_TAG, flags, sent_us, handle)
     put_number(out, m.num_accepted)
     put_number(out, count)
-    return [bytes(out + tokens + tail)]
+    return [bytes(out + tokens + tail), *rows]
 
 
 def _top_bytes(m: Commit, count: int) -> bytes:
@@ -135,16 +144,16 @@ def _top_bytes(m: Commit, count: int) -> bytes:
 
 
 def read_commit(frames: Sequence[memoryview], *, vocab_size: int, resolve: Resolve) -> Commit:
-    if len(frames) != 1:
-        raise ProtocolError(f"{len(frames)} frames where 1 belongs")
-    reader, flags, (request, generation), base_length, base_digest = _read_begin(frames[0], resolve)
+    reader, flags, (request, generation), base_length, base_digest = read_begin(frames[0], resolve)
+    if len(frames) != 1 + bool(flags & _FEATURES):
+        raise ProtocolError(f"{len(frames)} frames where {1 + bool(flags & _FEATURES)} belong")
     num_accepted = reader.number("num_accepted", high=MAX_NODES)
     count = reader.number("number of tokens", high=MAX_TOKENS)
     tokens = reader.tokens(count, flags >> _WIDTH & 3, "commit", vocab_size=vocab_size)
     kind = flags >> _KIND & 3
     if kind >= len(_KINDS):
         raise f.refuse("last_kind", f"below {len(_KINDS)}", kind)
-    floor = float(from_bytes(np.frombuffer(reader.take(1, "floor"), np.uint8))[0]) if flags & _FLOOR else NO_FLOOR
+    floor = from_byte(reader.byte("floor")) if flags & _FLOOR else NO_FLOOR
     margins = logprobs = _NO_FLOATS
     if flags & _MARGINS:
         margins = reader.array(_FLOAT, 1 if flags & _ONE_MARGIN else count, "margins").astype(np.float32)
@@ -152,6 +161,9 @@ def read_commit(frames: Sequence[memoryview], *, vocab_size: int, resolve: Resol
     if flags & _LOGPROBS:
         logprobs = reader.array(_FLOAT, count, "logprobs").astype(np.float32)
     top_ids, top_logprobs = _read_top(reader, count, vocab_size) if flags & _TOP else _NO_TOP
+    features = no_rows()
+    if flags & _FEATURES:
+        features = read_rows(reader, frames[1], limit=max(base_length + count - 1, 0))
     reader.end("commit")
     return Commit(
         request=request,
@@ -167,6 +179,7 @@ def read_commit(frames: Sequence[memoryview], *, vocab_size: int, resolve: Resol
         top_ids=top_ids,
         top_logprobs=top_logprobs,
         floor=floor,
+        features=features,
     )
 
 
@@ -206,7 +219,7 @@ def pack_propose(m: Propose, *, sent_us: int, handle: int | None) -> list[bytes]
     if m.laws:
         law_code, laws, rows = law_bytes(m.laws)
         flags |= _LAWS | law_code << _LAW_WIDTH
-    out = _begin(m, PROPOSE_TAG, flags, sent_us, handle)
+    out = begin(m, PROPOSE_TAG, flags, sent_us, handle)
     put_number(out, m.serial)
     put_number(out, count)
     return [bytes(out + tokens + parents + scores + laws), *rows]
@@ -225,7 +238,7 @@ def _parent_bytes(parents: IntArray) -> tuple[int, bytes]:
 
 
 def read_propose(frames: Sequence[memoryview], *, vocab_size: int, resolve: Resolve) -> Propose:
-    reader, flags, (request, generation), base_length, base_digest = _read_begin(frames[0], resolve)
+    reader, flags, (request, generation), base_length, base_digest = read_begin(frames[0], resolve)
     serial = reader.number("serial")
     count = reader.number("number of nodes", high=MAX_NODES)
     tokens = reader.tokens(count, flags >> _WIDTH & 3, "tokens", vocab_size=vocab_size)

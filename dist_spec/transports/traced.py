@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from dist_spec.core.messages import Close, Commit, Message, Need, Open, Propose
+from dist_spec.core.messages import Close, Commit, Features, Message, Need, Open, Propose
 from dist_spec.errors import ProtocolError
 from dist_spec.telemetry.trace import Trace
 from dist_spec.transports.base import LEADER, Received, Transport
@@ -69,6 +69,8 @@ def summary(message: Message) -> dict[str, str | int]:
             return {"request": message.request, "base": message.base_length, **sizes}
         case Open():
             return {"request": message.request, "prompt": len(message.prompt)}
+        case Features():
+            return {"request": message.request, "base": message.base_length, "rows": len(message.rows)}
         case Close():
             return {"request": message.request, "reason": message.reason}
         case Need():

@@ -15,9 +15,16 @@ from time import monotonic, perf_counter
 
 import zmq
 
-from dist_spec.core.messages import Message
+from dist_spec.core.messages import Features, Message
 from dist_spec.errors import TransportError
-from dist_spec.transports.address import bind_error, checked_bind, checked_connect, identity_of, peer_name
+from dist_spec.transports.address import (
+    bind_error,
+    bulk_identity_of,
+    checked_bind,
+    checked_connect,
+    identity_of,
+    peer_name,
+)
 from dist_spec.transports.base import LEADER, Received
 from dist_spec.transports.codec import MAX_FRAME_BYTES
 from dist_spec.transports.fields import MAX_NAME, MAX_VOCABULARY
@@ -34,6 +41,12 @@ _RETRY_S = 0.01
 """How often a waiting `receive` retries what could not be handed over."""
 _FAREWELL_MS = 250
 """How long `close` may wait for the last messages to leave."""
+BULK_HIGH_WATER = 32
+"""Messages of features that may wait for one peer."""
+_BULK_DRAIN = 8
+"""Messages of features taken by one `receive`: a commit that comes meanwhile is read after so many at most."""
+_BULK_PATIENCE_S = 5.0
+"""How long they may wait for its second connection."""
 
 _OPTIONS: dict[int, int | bytes] = {
     zmq.LINGER: 0,
@@ -73,9 +86,15 @@ class _Channel:
         self.outbox.push(peer, pack(message, peer=peer, names=self.names))
         self.flush(peer, route=route)
 
-    def flush(self, peer: str, *, route: list[bytes]) -> None:
-        """Hand over what waits for a peer, as far as that goes without blocking."""
-        while (packet := self.outbox.peek(peer)) is not None:
+    def flush(self, peer: str, *, route: list[bytes], outbox: Outbox | None = None, patience_s: float = 0.0) -> None:
+        """Hand over what waits for a peer, as far as that goes without blocking.
+
+        Args:
+            outbox: where it waits (None: the usual one).
+            patience_s: how long a packet may wait for a peer that is not connected.
+        """
+        outbox = self.outbox if outbox is None else outbox
+        while (packet := outbox.peek(peer)) is not None:
             start = perf_counter()
             try:
                 self.socket.send_multipart([*route, *packet.frames], flags=zmq.NOBLOCK)
@@ -84,28 +103,27 @@ class _Channel:
             except zmq.ZMQError as error:
                 if error.errno != errno.EHOSTUNREACH:
                     raise TransportError(f"cannot send to {peer}: {error}") from error
-                self.outbox.give_up(peer)
+                if monotonic() - packet.sent_s >= patience_s:
+                    outbox.give_up(peer)
                 return
-            self.outbox.pop(peer)
+            outbox.pop(peer)
             packet.counted(self.ledger, peer=peer, local_s=perf_counter() - start)
 
-    def drain(self) -> list[list[bytes]]:
-        """All multipart messages that have arrived."""
+    def drain(self, *, limit: int = _MAX_DRAIN) -> list[list[bytes]]:
+        """The multipart messages that have arrived, at most `limit`."""
         self._check_open()
         arrived: list[list[bytes]] = []
-        while len(arrived) < _MAX_DRAIN:
-            try:
-                arrived.append(self.socket.recv_multipart(flags=zmq.NOBLOCK))
-            except zmq.Again:
-                break
+        # Asking first is cheaper than an exception, and mostly nothing, or one message, has come.
+        while len(arrived) < limit and int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            arrived.append(self.socket.recv_multipart(flags=zmq.NOBLOCK))
         return arrived
 
     def unpack(self, frames: Sequence[bytes], *, peer: str, vocab_size: int) -> Received:
         return unpack(frames, peer=peer, vocab_size=vocab_size, ledger=self.ledger, names=self.names)
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float, *, retry: bool = False) -> None:
         """Until something can be read, the timeout, or the moment to retry what still waits to be sent."""
-        if len(self.outbox):
+        if retry or len(self.outbox):
             timeout_s = min(timeout_s, _RETRY_S)
         self.socket.poll(math.ceil(timeout_s * 1e3), zmq.POLLIN)
 
@@ -149,6 +167,7 @@ class ZmqLeader:
         options: dict[int, int | bytes] = {zmq.ROUTER_HANDOVER: 1, zmq.ROUTER_MANDATORY: 1, zmq.IPV6: "[" in bind}
         self._channel = _Channel(zmq.ROUTER, high_water=high_water, options=options)
         self.ledger = self._channel.ledger
+        self._bulk = Outbox(high_water=BULK_HIGH_WATER, ledger=self.ledger)
         try:
             self._channel.socket.bind(bind)
         except zmq.ZMQError as error:
@@ -163,7 +182,16 @@ class ZmqLeader:
             ProtocolError: the message cannot be encoded.
             TransportError: this end was closed.
         """
+        if isinstance(message, Features):
+            self._bulk.push(peer, pack(message, peer=peer, names=self._channel.names))
+            self._flush_bulk(peer)
+            return
         self._channel.send(peer, message, route=[identity_of(peer)])
+
+    def _flush_bulk(self, peer: str) -> None:
+        """Over a connection of its own, so that no commit waits behind it. That may be made later than the first."""
+        route = [bulk_identity_of(peer)]
+        self._channel.flush(peer, route=route, outbox=self._bulk, patience_s=_BULK_PATIENCE_S)
 
     def receive(self, timeout_s: float) -> list[Received]:
         """See `Transport.receive`. The wait is rounded up to whole milliseconds."""
@@ -171,14 +199,17 @@ class ZmqLeader:
         while True:
             for peer in self._channel.outbox.waiting():
                 self._channel.flush(peer, route=[identity_of(peer)])
+            for peer in self._bulk.waiting():
+                self._flush_bulk(peer)
             arrived = self._channel.drain()
             left = deadline - monotonic()
             if arrived or left <= 0:
                 return [self._unpack(*message) for message in arrived]
-            self._channel.wait(left)
+            self._channel.wait(left, retry=len(self._bulk) > 0)
 
     def close(self) -> None:
         """Let the last messages leave (for at most a quarter of a second) and free the address."""
+        self._bulk.clear()
         self._channel.close()
 
     def _unpack(self, identity: bytes, *frames: bytes) -> Received:
@@ -192,13 +223,20 @@ class ZmqPeer:
         connect: the leader's address.
         name: by which the leader knows this peer; unique among the peers.
         high_water, vocab_size: as for `ZmqLeader`.
+        bulk: make a second connection, for what is large and can wait (`Features`).
 
     Raises:
         TransportError: malformed address or name.
     """
 
     def __init__(
-        self, connect: str, name: str, *, high_water: int = HIGH_WATER, vocab_size: int = MAX_VOCABULARY
+        self,
+        connect: str,
+        name: str,
+        *,
+        high_water: int = HIGH_WATER,
+        vocab_size: int = MAX_VOCABULARY,
+        bulk: bool = False,
     ) -> None:
         connect = checked_connect(connect)
         identity = identity_of(name)
@@ -208,11 +246,16 @@ class ZmqPeer:
         self.vocab_size = vocab_size
         options: dict[int, int | bytes] = {zmq.ROUTING_ID: identity, zmq.IPV6: "[" in connect}
         self._channel = _Channel(zmq.DEALER, high_water=high_water, options=options)
+        self._channels = [self._channel]
         self.ledger = self._channel.ledger
+        if bulk:
+            options = {**options, zmq.ROUTING_ID: bulk_identity_of(name)}
+            self._channels.append(_Channel(zmq.DEALER, high_water=BULK_HIGH_WATER, options=options))
         try:
-            self._channel.socket.connect(connect)
+            for channel in self._channels:
+                channel.socket.connect(connect)
         except zmq.ZMQError as error:
-            self._channel.close()
+            self.close()
             raise TransportError(f"cannot connect to {connect!r}: {error}", fix='use "tcp://HOST:PORT"') from error
 
     def send(self, peer: str, message: Message) -> None:
@@ -228,14 +271,26 @@ class ZmqPeer:
         while True:
             self._channel.flush(LEADER, route=[])
             arrived = self._channel.drain()
+            for bulk in self._channels[1:]:
+                arrived += bulk.drain(limit=_BULK_DRAIN)
             left = deadline - monotonic()
             if arrived or left <= 0:
                 return [self._unpack(frames) for frames in arrived]
-            self._channel.wait(left)
+            self._wait(left)
+
+    def _wait(self, timeout_s: float) -> None:
+        if len(self._channels) == 1:
+            return self._channel.wait(timeout_s)
+        poller = zmq.Poller()
+        for channel in self._channels:
+            poller.register(channel.socket, zmq.POLLIN)
+        timeout_s = min(timeout_s, _RETRY_S) if len(self._channel.outbox) else timeout_s
+        poller.poll(math.ceil(timeout_s * 1e3))
 
     def close(self) -> None:
         """Let the last messages leave, for at most a quarter of a second."""
-        self._channel.close()
+        for channel in reversed(self._channels):
+            channel.close()
 
     def _unpack(self, frames: list[bytes]) -> Received:
         return self._channel.unpack(frames, peer=LEADER, vocab_size=self.vocab_size)

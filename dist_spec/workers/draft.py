@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.draft_session import DraftBatch, DraftSession
 from dist_spec.core.messages import Bye, Message
-from dist_spec.drafters.base import Drafter, ExpandRow, Remembering
+from dist_spec.drafters.base import Drafter, ExpandRow, Featured, Remembering
 from dist_spec.errors import ProtocolError
 from dist_spec.transports.base import LEADER, Transport
 from dist_spec.workers.record import Recorder
@@ -53,10 +53,17 @@ class DraftWorker:
             self._send(self.session.receive(message, now=now), now=now)
         for key in self.session.take_closed():
             self.drafter.close(key)
+        self._hand_over_features()
         if self.session.forgotten:
             self.session.forgotten = False
             forget(self.drafter)
         return len(received)
+
+    def _hand_over_features(self) -> None:
+        placed = self.session.take_features()
+        if placed and isinstance(self.drafter, Featured):
+            for key, first_position, rows in placed:
+                self.drafter.features(key, first_position, rows)
 
     def begin(self, *, now: float) -> DraftBatch | None:
         """Pick the leaves of the next draft step; None: nothing useful to do before a message arrives."""

@@ -36,14 +36,16 @@ def run_draft(config: Config, *, name: str, connect: str, stopping: Callable[[],
     log = setup_logging(name, level=config.telemetry.log_level)
     stop = stopping or StopFlag().listen()
     entry = config.drafter(name)
-    if entry.kind in ("model", "plugin"):
+    if entry.kind in ("model", "head", "plugin"):
         from dist_spec.workers.threads import limit_threads
 
         limit_threads(getattr(entry, "threads", None))
     files = ProcessFiles(config.telemetry, machine=name)
-    transport = files.traced(ZmqPeer(connect, name))
+    transport = files.traced(ZmqPeer(connect, name, bulk=entry.kind == "head"))
     worker, built = build_draft(config, name=name, transport=transport, recorder=files.recorder)
     timeline = Timeline(monotonic, on_phase=files.on_phase)
+    if built.note:
+        log.warning("%s", built.note)
     log.info("drafting for %s", connect)
     try:
         run_draft_loop(worker, timeline=timeline, stopping=stop, step_s=built.step_s)
@@ -67,16 +69,14 @@ def build_draft(
     """
     entry = config.drafter(name)
     settings = speculation_of(config, entry)
-    itself = isinstance(entry, ModelDrafterConfig) and (entry.model, entry.dtype) == (
-        config.target.model,
-        config.target.dtype,
-    )
+    itself = isinstance(entry, ModelDrafterConfig) and entry.is_model_of(config.target)
     built = build_drafter(
         entry,
         max_requests=config.target.max_sequences,
         batch_invariant=itself and config.target.batch_invariant,
         laws=law_settings_of(config),
         tokenizer=lambda: load_tokenizer(config.target.model),
+        target=config.target.model,
     )
     hello = Hello(
         role="drafter",
@@ -85,6 +85,7 @@ def build_draft(
         vocabulary=built.vocabulary,
         vocab_size=len(built.tokens),
         step_s=built.step_s,
+        features=built.features,
     )
     worker = DraftWorker(
         DraftSession(settings),
@@ -104,6 +105,7 @@ def refusal_error(name: str, bye: Bye, built: BuiltDrafter) -> TransportError | 
         if ours != theirs:
             return TokenizerMismatchError(
                 f"drafter {name}: token {token_id} is {ours!r} here and {theirs!r} at the target",
-                fix="use a drafter with the target's own tokenizer",
+                fix="set the drafter's vocabulary: auto, with the target's tokenizer at hand, or use a drafter with the "
+                "target's own tokenizer",
             )
     return TransportError(f"drafter {name}: the target refused it: {bye.reason}")

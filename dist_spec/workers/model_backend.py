@@ -13,7 +13,7 @@ from dist_spec.core.noise import NoiseKey, NoiseRing, request_key, uniform
 from dist_spec.core.plan import Plan, PlanRow
 from dist_spec.core.sampling.pipelines import Pipelines
 from dist_spec.core.target_session import Outcome
-from dist_spec.core.types import Verdict
+from dist_spec.core.types import HalfArray, Verdict
 from dist_spec.core.verification.base import NoiseRow, VerificationRule
 from dist_spec.core.verification.build import build_rule
 from dist_spec.core.verification.rejection import Rejections
@@ -24,7 +24,7 @@ from dist_spec.telemetry.timeline import Timeline
 if TYPE_CHECKING:
     import torch
 
-    from dist_spec.models.runner import ModelRunner
+    from dist_spec.models.runner import ModelRunner, PendingForward
 
 _RULES = 64
 
@@ -68,7 +68,8 @@ class ModelBackend:
         self._rules: dict[float, VerificationRule] = {}
         self._keys: dict[tuple[int, int], NoiseKey] = {}
         self.inspect: Callable[[PlanRow, torch.Tensor], None] | None = None
-        self._wait: Callable[[], torch.Tensor] | None = None
+        self._forward: PendingForward | None = None
+        self._window = 0
         self._noise_maker = noise_maker
         self._noise_made: Future[None] | None = None
 
@@ -79,7 +80,7 @@ class ModelBackend:
         sampled = [row for row in plan.rows if row.final and row.sampling.temperature > 0]
         if self._noise_maker is not None and sampled:
             self._noise_made = self._noise_maker.submit(self._make_noise, sampled)
-        self._wait = self.runner.launch([row.forward for row in plan.rows]).wait
+        self._forward = self.runner.launch([row.forward for row in plan.rows])
         if self._noise_maker is None and sampled:
             self.timeline.enter("noise")
             self._make_noise(sampled)
@@ -92,10 +93,10 @@ class ModelBackend:
                 self.ring.prepare(self._key(row), row.noise_index + depth)
 
     def collect(self, plan: Plan) -> Sequence[Outcome]:
-        if self._wait is None:
+        if self._forward is None:
             raise RuntimeError("collect without launch")
         self.timeline.enter("forward")
-        logits, self._wait = self._wait(), None
+        logits = self._forward.wait()
         if self._noise_made is not None:
             self.timeline.enter("noise")
             self._noise_made.result()
@@ -112,6 +113,23 @@ class ModelBackend:
             start = stop
         self._keep_accepted(plan, outcomes)
         return outcomes
+
+    def capture(self, layers: Sequence[int], *, window: int) -> None:
+        """See `workers.target.Featuring`."""
+        self.runner.capture(layers)
+        self._window = window
+
+    def features(self, plan: Plan, outcomes: Sequence[Outcome]) -> list[HalfArray]:
+        """See `workers.target.Featuring`."""
+        assert self._forward is not None
+        found: list[HalfArray] = []
+        first = 0
+        for row, outcome in zip(plan.rows, outcomes, strict=True):
+            pending = range(first, first + row.forward.num_pending)[-self._window :]
+            nodes = outcome.path if isinstance(outcome, Verdict) else ()
+            found.append(self._forward.features([*pending, *(pending.stop + node for node in nodes)]))
+            first += len(row.forward.tokens)
+        return found
 
     def _verify(self, row: PlanRow, logits: torch.Tensor) -> Verdict | RequestError:
         try:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.draft_session import DraftBatch
-from dist_spec.core.messages import Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import Bye, Close, Commit, Features, Forget, Hello, Message, Need, Open, Ping, Propose
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.core.target_session import Outcome
 from dist_spec.core.types import Sampling, Verdict
@@ -26,7 +26,7 @@ MessageName: TypeAlias = tuple[Any, ...]
 Event: TypeAlias = tuple[Any, ...]
 """(kind, now, ...); see the methods of `Recorder`."""
 
-VERSION = 3
+VERSION = 4
 
 
 def name_of(message: Message) -> MessageName:
@@ -38,7 +38,7 @@ def name_of(message: Message) -> MessageName:
             return ("propose", message.request, message.generation, message.serial, message.base_length, size)
         case Commit():
             size = len(message.tokens)
-            told = (message.base_length, size, message.ask, message.floor)
+            told = (message.base_length, size, message.ask, message.floor, len(message.features))
             return ("commit", message.request, message.generation, *told)
         case Open():
             size = len(message.prompt) + len(message.generated)
@@ -57,6 +57,8 @@ def name_of(message: Message) -> MessageName:
             return ("bye", message.reason, message.fatal)
         case Forget():
             return ("forget",)
+        case Features():
+            return ("features", message.request, message.generation, message.base_length, len(message.rows))
 
 
 def describe(message: Open | Propose) -> list[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
+from dist_spec.core.control.reliability import PATH
 from dist_spec.core.target_session import TargetSession
 from dist_spec.models.invariance import Probe
 from dist_spec.telemetry.timeline import Timeline
-from dist_spec.transports.ledger import Ledger
+from dist_spec.transports.ledger import ANY_PEER, Ledger, LedgerRow
 
 PER_STEP = {
     "coordination": ("verdict", "commit", "receive", "select"),
@@ -21,13 +23,21 @@ _COUNTS = (
     "steps", "rows", "ready_rows", "drafted", "verified", "accepted", "committed", "proposals", "stale", "waits", "garbage",
 )  # fmt: skip
 
+DEEPEST = 32
+"""What was deeper counts as this deep."""
+MAX_DRAFTERS = 6
+"""Drafters with figures of their own, those that came first; the others' are added up."""
+MAX_LINK_PEERS = 6
+OTHERS = "others"
+
 
 def run_stats(
     session: TargetSession, timeline: Timeline, ledger: Ledger, found: Probe, *, strict: bool
 ) -> dict[str, float]:
     """Totals since the process began; a frontend subtracts what it saw before its own run.
 
-    What matters most comes first, as a message carries only so many figures: links may be many.
+    A message carries only so many figures (`fields.MAX_ITEMS`): what may be many (depths, drafters, links) is added up
+    beyond a number, so that sums stay right however long a run is. What is added up once stays so: totals only grow.
 
     Keys: `time_<phase>_s` (phases add up to the wall time), `clock_s` and `born_s` (this process's clock now and when the
     account began), `coordination/overhead/handling_ms_median` (per step, see `PER_STEP`), `session_<count>`,
@@ -52,24 +62,54 @@ def _session(session: TargetSession) -> Iterator[tuple[str, float]]:
     counts = session.counts
     for name in _COUNTS:
         yield f"session_{name}", getattr(counts, name)
-    for depth, (rows, tokens) in sorted(counts.depths.items()):
+    for depth, (rows, tokens) in _shallow(counts.depths).items():
         yield f"depth_{depth}_rows", rows
         yield f"depth_{depth}_tokens", tokens
-    for depth, (rows, verified, accepted) in sorted(counts.tree_depths.items()):
+    for depth, (rows, verified, accepted) in _shallow(counts.tree_depths, first_only=True).items():
         yield f"tree_{depth}_rows", rows
         yield f"tree_{depth}_verified", verified
         yield f"tree_{depth}_accepted", accepted
+    yield from _drafters(session)
+    yield from _calibration(session)
+
+
+def _shallow(depths: dict[int, list[int]], *, first_only: bool = False) -> dict[int, list[int]]:
+    """The rows by depth, those from `DEEPEST` on as one.
+
+    Args:
+        first_only: whoever reached a depth reached those above it: the first figure (rows) is not added up.
+    """
+    found: dict[int, list[int]] = {}
+    for depth in sorted(depths):
+        row, seen = depths[depth], found.setdefault(min(depth, DEEPEST), [0] * len(depths[depth]))
+        for column, one in enumerate(row):
+            seen[column] = max(seen[column], one) if first_only and column == 0 else seen[column] + one
+    return found
+
+
+def _drafters(session: TargetSession) -> Iterator[tuple[str, float]]:
+    """What each of the drafters did, the first `MAX_DRAFTERS` of them apart."""
+    totals: dict[str, list[float]] = {}
     for member in session.membership.members.values():
         if member.role == "drafter":
-            yield f"drafter_{member.name}_busy_s", member.busy_s
-            yield f"drafter_{member.name}_proposals", member.proposals
-            yield f"drafter_{member.name}_nodes", member.useful_nodes
-    yield from _calibration(session)
+            name = member.name if len(totals) < MAX_DRAFTERS else OTHERS
+            total = totals.setdefault(name, [0.0, 0, 0])
+            for column, one in enumerate((member.busy_s, member.proposals, member.useful_nodes)):
+                total[column] += one
+    for name, total in totals.items():
+        for what, one in zip(("busy_s", "proposals", "nodes"), total, strict=True):
+            yield f"drafter_{name}_{what}", one
 
 
 def _calibration(session: TargetSession) -> Iterator[tuple[str, float]]:
     """Per drafter and for whole paths, bins of predicted against observed acceptance that have samples."""
-    for name, table in session.mirrors.reliability.tables.items():
+    tables = dict(session.mirrors.reliability.tables)
+    apart = {PATH, *islice((name for name in tables if name != PATH), MAX_DRAFTERS)}
+    shown = {name: table for name, table in tables.items() if name in apart}
+    rest = [table for name, table in tables.items() if name not in apart]
+    if rest:
+        shown[OTHERS] = sum(rest[1:], rest[0])
+    for name, table in shown.items():
         for number, (count, predicted, observed) in enumerate(table.tolist()):
             if count:
                 yield f"calibration_{name}_{number}_count", count
@@ -78,7 +118,7 @@ def _calibration(session: TargetSession) -> Iterator[tuple[str, float]]:
 
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, float]]:
-    for row in ledger.rows():
+    for row in _links(ledger.peers(), ledger.rows()):
         link = f"link_{row.peer}_{row.direction}_{row.kind}"
         yield f"{link}_messages", row.messages
         yield f"{link}_bytes", row.num_bytes
@@ -86,3 +126,16 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, float]]:
             seconds = getattr(row, name)
             if seconds > 0:
                 yield f"{link}_{name}", seconds
+
+
+def _links(peers: Iterable[str], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
+    """The rows of the peers that came first, and those of all others as of one."""
+    apart = set(islice(peers, MAX_LINK_PEERS))
+    others: dict[tuple[str, str], LedgerRow] = {}
+    for row in rows:
+        if row.peer in apart:
+            yield row
+        else:
+            empty = LedgerRow(peer=ANY_PEER, direction=row.direction, kind=row.kind)
+            others.setdefault((row.direction, row.kind), empty).add(row)
+    yield from others.values()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.messages import Open
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.core.target_session import Outcome, Outgoing, TargetSession
+from dist_spec.core.types import HalfArray
 from dist_spec.drafters.base import Drafter, ExpandRow
 from dist_spec.errors import ProtocolError
 from dist_spec.transports.base import Transport
@@ -24,6 +25,19 @@ class TargetBackend(Protocol):
 
     def collect(self, plan: Plan) -> Sequence[Outcome]:
         """One outcome per row of the plan, in order; accepted K/V is in place afterwards."""
+        ...
+
+
+@runtime_checkable
+class Featuring(Protocol):
+    """A backend that can tell the hidden features of what it ran."""
+
+    def capture(self, layers: Sequence[int], *, window: int) -> None:
+        """From the next launch on, keep features of these layers (none: of nothing), of `window` tokens of a row at most."""
+        ...
+
+    def features(self, plan: Plan, outcomes: Sequence[Outcome]) -> Sequence[HalfArray]:
+        """After `collect`, per row: features of the last tokens that were read and are kept, (n, size); or empty."""
         ...
 
 
@@ -51,6 +65,7 @@ class TargetWorker:
         self.transport = transport
         self.local = dict(local or {})
         self.recorder = recorder
+        self._captured: tuple[tuple[int, ...], int] = ((), 0)
 
     def receive(self, *, clock: Callable[[], float], timeout_s: float = 0.0) -> int:
         """Take in what has arrived (waiting up to `timeout_s` for something); returns how many messages."""
@@ -83,8 +98,16 @@ class TargetWorker:
         if self.recorder is not None:
             self.recorder.selected(plan, now=now)
         if isinstance(plan, Plan):
+            self._capture()
             self.backend.launch(plan)
         return plan
+
+    def _capture(self) -> None:
+        """Tell the backend which features draft heads want, when that has changed."""
+        wanted = (self.session.features.layers, self.session.features.window)
+        if wanted != self._captured and isinstance(self.backend, Featuring):
+            self.backend.capture(wanted[0], window=wanted[1])
+            self._captured = wanted
 
     def finish(self, plan: Plan, *, now: float) -> None:
         """Verify, commit and tell everyone."""
@@ -108,7 +131,12 @@ class TargetWorker:
     def apply(self, plan: Plan, outcomes: Sequence[Outcome], *, now: float) -> None:
         if self.recorder is not None:
             self.recorder.applied(plan, outcomes, now=now)
-        self._send(self.session.apply(plan, outcomes, now=now))
+        features: Sequence[HalfArray] = ()
+        if self._captured[0] and isinstance(self.backend, Featuring):
+            features = self.backend.features(plan, outcomes)
+        self._send(self.session.apply(plan, outcomes, features=features, now=now))
+        if self._captured[0]:
+            self._send(self.session.bulk())
 
     def tick(self, *, now: float) -> None:
         """Heartbeats; call now and then."""

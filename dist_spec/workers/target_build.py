@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from dist_spec.config import DEFAULT_MODEL_LEN, Config
-from dist_spec.core.admission import TargetFacts
+from dist_spec.core.admission import FeatureFacts, TargetFacts
 from dist_spec.core.block_manager import BlockManager
 from dist_spec.core.membership import Membership
 from dist_spec.core.scheduler import Scheduler
@@ -110,6 +110,9 @@ def build_target(
             vocabulary=tokenizer.vocabulary_hashes(),
             vocabulary_tokens=tokenizer.token_map,
             decode=tokenizer.decode,
+            features=FeatureFacts(
+                hidden_size=int(loaded.config.hidden_size), num_layers=int(loaded.config.num_hidden_layers)
+            ),
         ),
         scheduler=target.scheduler,
         membership=Membership(heartbeat_s=config.transport.heartbeat_s, dead_after_s=config.transport.dead_after_s),

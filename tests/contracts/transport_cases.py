@@ -97,7 +97,7 @@ class ZmqKind:
             probe = ZmqLeader(self.address)
             self.address = probe.address
             probe.close()
-        end = ZmqPeer(self.address, name, high_water=8)
+        end = ZmqPeer(self.address, name, high_water=8, bulk=True)
         self.stack.callback(end.close)
         return end
 

@@ -8,7 +8,7 @@ from time import monotonic
 
 import numpy as np
 
-from dist_spec.core.admission import TargetFacts
+from dist_spec.core.admission import FeatureFacts, TargetFacts
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.block_manager import BlockManager
 from dist_spec.core.counts import SessionCounts
@@ -57,7 +57,13 @@ class LocalCluster:
         self.session = TargetSession(
             settings,
             facts=TargetFacts(
-                max_model_len=max_model_len, vocab_size=loaded.vocab_size, eos_ids=eos_ids, decode=decode
+                max_model_len=max_model_len,
+                vocab_size=loaded.vocab_size,
+                eos_ids=eos_ids,
+                decode=decode,
+                features=FeatureFacts(
+                    hidden_size=loaded.config.hidden_size, num_layers=loaded.config.num_hidden_layers
+                ),
             ),
             scheduler=Scheduler(blocks, max_sequences=max_sequences, lookahead=settings.budget + 1),
             membership=Membership(),
@@ -73,18 +79,19 @@ class LocalCluster:
             timeline=Timeline(monotonic),
         )
         self.target = TargetWorker(self.session, backend=backend, transport=self.hub.leader(), local=local)
-        self.drafters = [
-            DraftWorker(
-                DraftSession(settings),
-                drafter=make(),
-                transport=self.hub.connect(f"d{i}"),
-                attachment=Attachment(Hello(role="drafter", name=f"d{i}")),
-            )
-            for i, make in enumerate(drafters)
-        ]
+        self.drafters = [self._draft_worker(settings, make(), name=f"d{i}") for i, make in enumerate(drafters)]
         for worker in self.drafters:
             worker.start(now=monotonic())
         self.client = Client(self.hub.connect("frontend"), name="frontend")
+
+    def _draft_worker(self, settings: Speculation, drafter: Drafter, *, name: str) -> DraftWorker:
+        hello = Hello(role="drafter", name=name, kind=drafter.kind, features=getattr(drafter, "wish", None))
+        return DraftWorker(
+            DraftSession(settings),
+            drafter=drafter,
+            transport=self.hub.connect(name),
+            attachment=Attachment(hello),
+        )
 
     @property
     def counts(self) -> SessionCounts:

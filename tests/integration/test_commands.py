@@ -180,7 +180,8 @@ def test_a_drafter_with_another_tokenizer_is_refused_with_the_first_id(tmp_path:
         smollm2_file()  # says what is missing
     path = tmp_path / "mixed.yaml"
     path.write_text(
-        f'target: {{model: "{TARGET}", dtype: float32, threads: 1}}\ndrafters: [{{kind: model, name: m, model: smollm2}}]\n'
+        f'target: {{model: "{TARGET}", dtype: float32, threads: 1}}\n'
+        "drafters: [{kind: model, name: m, model: smollm2, vocabulary: same}]\n"
     )
     done = run("generate", "hi", "--config", path)
     assert done.returncode == 2

@@ -21,8 +21,8 @@ from dist_spec.core.settings import Speculation
 from dist_spec.core.target_session import TargetSession
 from dist_spec.core.types import Expansion, ForwardRow, Sampling
 from dist_spec.drafters.base import ExpandRow
+from dist_spec.drafters.chooser import Chooser
 from dist_spec.drafters.draw import LawSettings, drawn
-from dist_spec.drafters.model import ModelDrafter
 from dist_spec.telemetry.timeline import Timeline
 from dist_spec.transports.base import LEADER
 from dist_spec.transports.inproc import InprocHub
@@ -147,11 +147,11 @@ class Drafts(Protocol):
     def expand(self, rows: Sequence[ExpandRow]) -> list[list[Expansion]]: ...
 
 
-class NoisyDrafter(ModelDrafter):
+class NoisyDrafter:
     """The real drafter's drawing, by the real noise, over a table instead of a model."""
 
     def __init__(self, table: Table, *, laws: LawSettings) -> None:
-        self._table, self._laws, self._vocab = table, laws, table.vocab_size
+        self._table, self._chooser = table, Chooser(vocab_size=table.vocab_size, laws=laws)
         self.life = 0
 
     def expand(self, rows: Sequence[ExpandRow]) -> list[list[Expansion]]:
@@ -159,7 +159,7 @@ class NoisyDrafter(ModelDrafter):
         for row in rows:
             texts = [[*row.history, *row.tree.path_tokens(leaf)] for leaf in row.leaves]
             logits = torch.from_numpy(np.stack([self._table.logits(text) for text in texts]))
-            answers.append(self._rank(row, range(len(texts)), logits))
+            answers.append(self._chooser.guess(row, row.leaves, logits))
         return answers
 
 

@@ -16,6 +16,8 @@ from dist_spec.core.messages import (
     Bye,
     Close,
     Commit,
+    Features,
+    FeatureWish,
     Forget,
     Hello,
     Message,
@@ -23,6 +25,7 @@ from dist_spec.core.messages import (
     Open,
     Ping,
     Propose,
+    no_rows,
 )
 from dist_spec.core.score_grid import from_bytes
 from dist_spec.core.types import Sampling
@@ -83,9 +86,26 @@ def float_arrays(draw: st.DrawFn, size: int) -> np.ndarray:
 
 
 @st.composite
+def halves(draw: st.DrawFn, *, most: int) -> np.ndarray:
+    """Rows of features, at most so many."""
+    count, size = draw(st.integers(1, min(most, 4))), draw(st.integers(1, 5))
+    numbers = draw(st.lists(st.floats(width=16, allow_nan=False, allow_infinity=False), min_size=size, max_size=size))
+    return np.tile(np.array(numbers, np.float16), (count, 1))
+
+
+@st.composite
+def features(draw: st.DrawFn) -> Features:
+    length = draw(st.integers(1, MAX_TOKENS))
+    name = {"request": draw(REQUESTS), "generation": draw(COUNTS)}
+    return Features(**name, base_length=length, base_digest=draw(DIGESTS), rows=draw(halves(most=length)))
+
+
+@st.composite
 def commits(draw: st.DrawFn) -> Commit:
     tokens = draw(token_arrays())
     size = len(tokens)
+    base = draw(LENGTHS)
+    read = base + size - 1
     num_top = draw(st.integers(1, 4)) if size and draw(st.booleans()) else 0
     margins = draw(float_arrays(size * draw(st.booleans())))
     top_ids = draw(st.lists(IDS, min_size=size * num_top, max_size=size * num_top))
@@ -93,9 +113,10 @@ def commits(draw: st.DrawFn) -> Commit:
     return Commit(
         request=draw(REQUESTS),
         generation=draw(COUNTS),
-        base_length=draw(LENGTHS),
+        base_length=base,
         base_digest=draw(DIGESTS),
         tokens=tokens,
+        features=draw(halves(most=read)) if read > 0 and draw(st.booleans()) else no_rows(),
         num_accepted=draw(st.integers(0, MAX_NODES)),
         ask=draw(st.booleans()),
         margins=np.full(size, 0.5, np.float32) if draw(st.booleans()) else margins,
@@ -146,6 +167,14 @@ HELLOS = st.builds(
     vocab_size=st.integers(0, 2**31 - 1),
     kind=st.sampled_from(["", "model", "ngram"]),
     step_s=SECONDS,
+    features=st.none()
+    | st.builds(
+        FeatureWish,
+        layers=st.lists(st.integers(0, 99), max_size=4).map(tuple),
+        hidden_size=st.integers(1, 2**17),
+        num_layers=st.integers(1, 200),
+        window=st.integers(1, MAX_TOKENS),
+    ),
 )
 CLOSES = st.builds(
     Close,
@@ -174,6 +203,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     ),
     st.builds(Bye, reason=NAMES, fatal=st.booleans(), first_id=st.integers(0, 10**6), tokens=st.tuples(NAMES, NAMES)),
     st.builds(Forget),
+    features(),
 )
 
 

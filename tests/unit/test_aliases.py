@@ -39,6 +39,10 @@ def arguments(**given: Any) -> Config:
             {"model": "x/y", "num_speculative_tokens": 4, "draft_tensor_parallel_size": 1, "max_model_len": 99},
             {"kind": "model", "model": "x/y", "num_draft_tokens": 4, "max_model_len": 99},
         ),
+        (
+            {"method": "eagle3", "model": "x/y", "num_speculative_tokens": 3},
+            {"kind": "head", "model": "x/y", "num_draft_tokens": 3},
+        ),
         ({"method": "draft_model", "model": "x/y", "quantization": None}, {"kind": "model", "model": "x/y"}),
     ],
 )
@@ -51,7 +55,7 @@ def test_speculative_configurations(theirs: dict[str, Any], ours: dict[str, Any]
     assert load_config(None, overrides=options) == expected
 
 
-@pytest.mark.parametrize("method", ["eagle", "eagle3", "medusa", "mtp", "mlp_speculator"])
+@pytest.mark.parametrize("method", ["eagle", "medusa", "mtp", "mlp_speculator"])
 def test_unknown_methods_are_refused_with_those_there_are(method: str) -> None:
     with pytest.raises(UnsupportedError, match=f"method {method} is not in this release") as caught:
         drafter_of({"method": method, "model": "x"})

@@ -13,7 +13,11 @@ from dist_spec.commands.check import check_all, run_check
 from dist_spec.commands.footprint import model_footprint
 from dist_spec.config import Config, parse_config
 from dist_spec.errors import ConfigError, DistSpecError, ModelError, TokenizerMismatchError
+from dist_spec.models.head_formats import save_head
+from dist_spec.models.head_target import facts_of
 from dist_spec.models.tokenizer import Tokenizer, load_tokenizer
+from tests.unit.head_cases import target as head_target
+from tests.unit.head_cases import tiny_head
 
 TINY = "random:llama?seed=1&layers=2&hidden=64&heads=4&kv_heads=2&max_len=256"
 
@@ -86,7 +90,8 @@ def test_other_tokenizers_are_found_with_the_first_id(monkeypatch: pytest.Monkey
         return tokenizer
 
     monkeypatch.setattr("dist_spec.models.tokenizer.load_tokenizer", load)
-    error = only_problem(configured({"kind": "model", "model": other}))
+    assert not check_all(configured({"kind": "model", "model": other}), source="test").problems
+    error = only_problem(configured({"kind": "model", "model": other, "vocabulary": "same"}))
     assert isinstance(error, TokenizerMismatchError)
     assert "id 77 is 'M'" in error.message
     assert "'another'" in error.message
@@ -99,6 +104,24 @@ def test_files_and_modules_of_small_drafters_are_looked_for(tmp_path: Path) -> N
     assert "cannot read text_file" in only_problem(configured(missing)).message
     assert "no module nowhere_xyz" in only_problem(configured({"kind": "plugin", "target": "nowhere_xyz.a:B"})).message
     assert check_all(configured({"kind": "plugin", "target": "json.decoder:JSONDecoder"}), source="c").problems == []
+
+
+def test_a_head_is_checked_against_its_target_and_its_memory_is_reckoned(tmp_path: Path) -> None:
+    target = "random:llama?seed=5&hidden=48&layers=4"
+    vocabulary = facts_of(head_target(target)).vocabulary
+    save_head(tiny_head(target, vocabulary=vocabulary), tmp_path / "fits")
+    save_head(tiny_head(target, vocabulary=vocabulary, target_layers=9), tmp_path / "other")
+    config = configured({"kind": "head", "model": str(tmp_path / "fits"), "window": 64}, model=target)
+    report = check_all(config, source="test")
+    assert report.problems == []
+    [footprint] = [found for name, _, found in report.needs if name == "head0"]
+    assert footprint is not None
+    slots = (2 * 64 + 512) * config.target.max_sequences
+    assert footprint.kv_bytes == slots * (2 * 2 * 8 + 32) * 2
+    assert footprint.weights_bytes > 2 * 259 * 48
+    error = only_problem(configured({"kind": "head", "model": str(tmp_path / "other")}, model=target))
+    assert "target_layers is 9" in error.message
+    assert "does not exist" in only_problem(configured({"kind": "head", "model": "nowhere"}, model=target)).message
 
 
 def test_devices_that_are_not_there_and_several_problems_at_once() -> None:

@@ -59,7 +59,7 @@ def test_version(dist_spec: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["generate"], ["chat"], ["target"], ["draft"], ["up"], ["plan"], ["check"]], ids=str
+    "command", [[], ["generate"], ["chat"], ["target"], ["draft"], ["up"], ["plan"], ["check"], ["score"]], ids=str
 )
 def test_help_is_there(dist_spec: Run, command: list[str]) -> None:
     outcome = dist_spec(*command, "--help")

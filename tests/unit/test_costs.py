@@ -23,8 +23,8 @@ def made(*, max_rows: int = 4, max_nodes: int = 32) -> VerifyCost:
 def test_points_double_up_to_the_limit() -> None:
     assert grid_points(0) == [0]
     assert grid_points(1) == [0, 1]
-    assert grid_points(9) == [0, 1, 2, 3, 4, 6, 8, 9]
-    assert grid_points(32) == [0, 1, 2, 3, 4, 6, 8, 12, 16, 32]
+    assert grid_points(9) == [0, 1, 2, 3, 4, 7, 8, 9]
+    assert grid_points(32) == [0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32]
     assert row_points(1) == [1]
     assert row_points(6) == [1, 2, 4, 6]
 
@@ -99,3 +99,26 @@ def test_the_slope_is_that_of_nodes_in_bulk() -> None:
     assert flat.slope(1, budget=32) == 0.0
     few_free = VerifyCost.of(lambda r, n: 10e-3 + 1e-3 * max(0, n - 2), max_rows=1, max_nodes=32)
     assert few_free.slope(1, budget=32) == pytest.approx(6 / 8 * 1e-3)
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 8, 16])
+def test_costs_that_come_in_steps_are_known_exactly_at_their_edges(multiple: int) -> None:
+    """Rows in multiples: where one more node costs a whole step more is where a budget must end."""
+    steps = VerifyCost.of(lambda r, n: 10e-3 + 2e-3 * -(-(r + n) // multiple), max_rows=1, max_nodes=32)
+    edges = [n for n in (3, 4, 7, 8, 15, 16, 31, 32) if n + 1 <= 8 or multiple >= 8 or n in (15, 16, 31, 32)]
+    for nodes in edges:
+        assert steps.seconds(1, nodes) == pytest.approx(10e-3 + 2e-3 * -(-(1 + nodes) // multiple))
+
+
+def test_the_first_steps_correct_a_point_quickly_and_later_ones_calmly() -> None:
+    wrong = VerifyCost.of(lambda r, n: linear(r, n) * (1.25 if n == 8 else 1.0), max_rows=1, max_nodes=32)
+    for step in range(80):  # a second of decoding
+        nodes = (0, 8)[step % 2]
+        wrong.observed(1, nodes, linear(1, nodes))
+    ratio = wrong.seconds(1, 8) / wrong.seconds(1, 0)
+    assert ratio == pytest.approx(linear(1, 8) / linear(1, 0), rel=0.07)
+    before = ratio
+    for _ in range(8):  # one disturbed second moves it little by now
+        wrong.observed(1, 8, 1.5 * linear(1, 8))
+        wrong.observed(1, 0, linear(1, 0))
+    assert wrong.seconds(1, 8) / wrong.seconds(1, 0) < 1.08 * before

@@ -6,41 +6,13 @@ import numpy as np
 import pytest
 
 from dist_spec.core.draft_session import DraftSession
-from dist_spec.core.messages import MAX_NODES, Bye, Close, Commit, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import MAX_NODES, Bye, Close, Message, Need, Open, Ping, Propose
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.settings import Speculation
 from dist_spec.core.types import Expansion, Sampling
 from dist_spec.transports.codec import decode, encode
-from tests.unit.session_cases import DraftEnd, ints, text_of
-
-TEXT = text_of(3)
-KEY = ("r", 0)
-
-
-def opening(length: int = 5, *, generation: int = 0, text: list[int] = TEXT, ask: bool = False) -> Open:
-    return Open(
-        request="r",
-        generation=generation,
-        prompt=ints(text[:5]),
-        generated=ints(text[5:length]),
-        sampling=Sampling(max_tokens=100),
-        ask=ask,
-    )
-
-
-def commit(base: int, length: int, *, ask: bool = False, text: list[int] = TEXT, generation: int = 0) -> Commit:
-    return Commit(
-        request="r",
-        generation=generation,
-        base_length=base,
-        base_digest=Prefix(text[:base]).digest,
-        tokens=ints(text[base:length]),
-        ask=ask,
-    )
-
-
-def receive(session: DraftSession, *messages: Message, now: float = 0.0) -> list[Message]:
-    return [answer for message in messages for answer in session.receive(message, now=now)]
+from tests.unit.draft_cases import KEY, TEXT, commit, opening, receive
+from tests.unit.session_cases import DraftEnd, ints
 
 
 def head(session: DraftSession, key: tuple[str, int] = KEY) -> int:

@@ -106,13 +106,13 @@ def test_committed_nodes_are_copied_not_computed_again(mode, monkeypatch):
         leaf = request.graft(leaf, drafter.expand([request.row([leaf])])[0][0])[0]
     request.commit([request.tree.token[n] for n in request.tree.best_chain(3)])
     fed: list[int] = []
-    inner = drafter._packed.logits
+    inner = drafter._reader._packed.logits
 
     def counted(segments, *, tokens, **rest):
         fed.append(len(tokens))
         return inner(segments, tokens=tokens, **rest)
 
-    monkeypatch.setattr(drafter._packed, "logits", counted)
+    monkeypatch.setattr(drafter._reader._packed, "logits", counted)
     check("llama", request, [leaf], drafter.expand([request.row([leaf])])[0])
     assert fed == [1]
 
@@ -142,13 +142,13 @@ def test_several_requests_in_one_forward_and_a_late_join(monkeypatch):
     first, second = Request(ids(7), name="a"), Request(ids(13, seed=4), name="b")
     grow(drafter, "llama", first, steps=2, leaves=2, seed=0)
     calls: list[int] = []
-    inner = drafter._packed.logits
+    inner = drafter._reader._packed.logits
 
     def counted(segments, **rest):
         calls.append(len(segments))
         return inner(segments, **rest)
 
-    monkeypatch.setattr(drafter._packed, "logits", counted)
+    monkeypatch.setattr(drafter._reader._packed, "logits", counted)
     leaves = [n for n in first.tree.nodes() if not first.tree.children[n]][:3]
     answers = drafter.expand([first.row(leaves), second.row([second.tree.root])])
     assert calls == [2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -293,3 +295,50 @@ def test_scores_travel_in_one_byte_each(scores: list[float]) -> None:
     order = np.argsort(scores, kind="stable")
     assert (np.diff(arrived[order]) >= 0).all()
     assert rounded([np.nan, -np.inf, np.inf]).tolist() == [HOPELESS, HOPELESS, 0.0]
+
+
+class CountedList(list):
+    """A column that counts how often one of its entries is written."""
+
+    writes = 0
+
+    def __setitem__(self, index: object, value: object) -> None:
+        self.writes += 1
+        super().__setitem__(index, value)  # type: ignore[call-overload]
+
+
+SIZE = 400
+CHAIN = list(range(-1, SIZE - 1))
+COMB = [-1 if i < 2 else i - 2 for i in range(SIZE)]  # two long branches
+FLAT = [-1] * SIZE
+PAIRS = [(i // 2) * 2 - 1 for i in range(SIZE)]  # a trunk with a twig at every node
+
+
+@pytest.mark.parametrize("parents", [CHAIN, COMB, FLAT, PAIRS], ids=["chain", "comb", "flat", "pairs"])
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_better_opinions_of_a_whole_tree_touch_every_node_once_per_message(parents: list[int], repeats: int) -> None:
+    """However a peer arranges it, a message costs no more than it and the tree are large."""
+    tokens = np.arange(SIZE, dtype=np.int32)
+    above = np.array(parents, np.int32)
+    tree = DraftTree(LENGTH)
+    ids = tree.graft(tree.root, tokens, above, np.full(SIZE, -3.0))
+    tree.path = column = CountedList(tree.path)
+    # One entry per node and repetition, each a little better than the one before it.
+    better = np.concatenate([np.full(SIZE, -2.0 + 0.1 * turn) for turn in range(repeats)])
+    again = np.concatenate([np.where(above < 0, -1, above) for _ in range(repeats)])
+    assert tree.graft(tree.root, np.tile(tokens, repeats), again, better, source=7) == ids * repeats
+    assert column.writes <= SIZE
+    assert [tree.edge(node) for node in ids] == pytest.approx([better[-1]] * SIZE)
+    assert {tree.source[node] for node in ids} == {7}
+    assert all(
+        tree.path[a] >= tree.path[b] for node in tree.nodes() for a, b in itertools.pairwise(tree.children[node])
+    )
+
+
+def test_a_new_node_below_a_lifted_one_is_lifted_with_it() -> None:
+    tree = DraftTree(LENGTH)
+    [a] = tree.graft(tree.root, np.array([1], np.int32), np.array([-1], np.int32), np.array([-2.0]))
+    tokens, parents = np.array([1, 2, 1], np.int32), np.array([-1, 0, -1], np.int32)
+    first, new, _ = tree.graft(tree.root, tokens, parents, np.array([-1.0, -0.5, -0.25]))
+    assert first == a
+    assert (tree.edge(a), tree.edge(new)) == (pytest.approx(-0.25), pytest.approx(-0.5))

@@ -12,19 +12,14 @@ from dist_spec.core.plan import Plan
 from dist_spec.core.types import Sampling
 from dist_spec.drafters.ngram import NgramDrafter
 from dist_spec.errors import ConfigError, ProtocolError, WorkerError
-from dist_spec.models.invariance import Probe
 from dist_spec.sim.devices import ScriptedTarget
-from dist_spec.telemetry.timeline import Timeline
-from dist_spec.transports.codec import decode, encode
 from dist_spec.transports.inproc import InprocHub
-from dist_spec.transports.ledger import Ledger
 from dist_spec.workers import draft_app
 from dist_spec.workers.files import ProcessFiles
-from dist_spec.workers.report import run_stats
 from dist_spec.workers.settings import speculation_of
 from dist_spec.workers.target import TargetWorker
 from dist_spec.workers.up_app import run_up
-from tests.unit.session_cases import Leader, ints, target_session, text_of
+from tests.unit.session_cases import ints, target_session
 
 
 def test_a_name_used_again_at_once_is_another_request_to_the_local_drafter() -> None:
@@ -60,24 +55,6 @@ def test_a_file_without_a_place_is_refused_before_the_work(name: str, tmp_path: 
         run_up(config, bind="tcp://127.0.0.1:0", stopping=lambda: True)
     data["telemetry"] = {name: str(tmp_path / "file")}
     ProcessFiles(parse_config(data).telemetry, machine="leader").save()
-
-
-def test_figures_that_matter_get_through_however_many_links_there_are() -> None:
-    leader = Leader({"r": text_of(1)})
-    leader.hello("f", role="frontend")
-    ledger = Ledger()
-    for number in range(60):
-        for kind in ("open", "commit", "close", "ping", "hello", "need", "bye", "propose", "malformed"):
-            ledger.count(kind, peer=f"f{number}", direction="in", num_bytes=1)
-    found = Probe(bit_equal=True, max_logit_difference=0.5, checked_rows=1)
-    timeline = Timeline(lambda: 0.0)
-    leader.session.run_stats = lambda: run_stats(leader.session, timeline, ledger, found, strict=True)
-    leader.open(peer="f", max_tokens=1)
-    _, out = leader.step()
-    close = decode(encode(out[-1][1]))
-    assert len(close.stats) == 1024  # type: ignore[union-attr]
-    for name in ("batch_invariant", "max_logit_difference", "committed", "session_committed"):
-        assert name in close.stats, name  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("drafters", "depth"), [([8], 24), ([8, 12], 36), ([], 16)])

@@ -4,10 +4,8 @@ costs; it knows no trees, tokens or time."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.messages import NO_FLOOR
@@ -40,14 +38,14 @@ class Budget:
         self.costs: VerifyCost | None = None
         self._passed_over = 0
 
-    def choose(self, survival: npt.NDArray[np.floating], *, rows: int, extra: int = 0) -> Choice:
+    def choose(self, survival: Sequence[float], *, rows: int, extra: int = 0) -> Choice:
         """argmax over n of (rows + the n best survivals) / seconds(rows, n).
 
         Every n is looked at, as costs may come in steps. When 0 wins over and over although there are candidates, the best
         n > 0 is taken once in a while, so that the costs do not grow stale.
 
         Args:
-            survival: (n,) probabilities that each candidate is accepted, best first, at most `limit`.
+            survival: probabilities that each candidate is accepted, best first, at most `limit`.
             rows: sequences that get a verdict in this step.
             extra: tokens of the step beside the candidates and one per row.
         """
@@ -57,19 +55,23 @@ class Budget:
         curve = self.costs.curve(max(rows, 1), extra=extra, budget=self.limit)
         if not self.adaptive or count == 0:
             return Choice(num_nodes=count, predicted_s=float(curve[count]))
-        tokens = np.empty(count + 1)
-        tokens[0] = rows
-        np.cumsum(survival, out=tokens[1:])
-        tokens[1:] += rows
-        rates = tokens / curve[: count + 1]
-        best = int(rates.argmax())
+        # In plain Python: the candidates are few, and every array operation costs as much as a dozen of these rounds.
+        seconds = curve[: count + 1].tolist()
+        tokens, best, best_rate, probe, probe_rate = float(rows), 0, rows / seconds[0], 1, 0.0
+        for number, chance in enumerate(survival, 1):
+            tokens += chance
+            rate = tokens / seconds[number]
+            if rate > best_rate:
+                best, best_rate = number, rate
+            if rate > probe_rate:
+                probe, probe_rate = number, rate
         if best == 0:
             self._passed_over += 1
             if self._passed_over >= _PROBE_AFTER:
-                best = 1 + int(rates[1:].argmax())
+                best = probe
         if best > 0:
             self._passed_over = 0
-        return Choice(num_nodes=best, predicted_s=float(curve[best]))
+        return Choice(num_nodes=best, predicted_s=seconds[best])
 
     def floor(self, *, price: float, rows: int) -> float:
         """Log of the probability of acceptance below which a node is not worth sending at present.

@@ -76,8 +76,9 @@ class Calibrator:
         if num_features != self._num_features:
             self._begin(num_features)
         rows = np.empty((len(scores), _COLUMNS + num_features))
-        claimed = np.minimum(np.nan_to_num(scores.astype(np.float64), nan=_HOPELESS, neginf=_HOPELESS), -1e-6)
-        odds = np.clip(claimed - np.log(-np.expm1(claimed)), _LOW, _HIGH)
+        # fmax passes over what is no number.
+        claimed = np.minimum(np.fmax(scores, _HOPELESS, dtype=np.float64), -1e-6)
+        odds = _within(claimed - np.log(-np.expm1(claimed)), _LOW, _HIGH)
         rows[:, 0] = 1.0
         rows[:, 1] = odds
         np.maximum(odds - _BEND, 0.0, out=rows[:, 2])
@@ -86,13 +87,16 @@ class Calibrator:
             rows[:, 3 + 2 * column] = inside
             rows[:, 4 + 2 * column] = inside * odds
         if features is not None:
-            np.clip(np.nan_to_num(features), -_FEATURE_LIMIT, _FEATURE_LIMIT, out=rows[:, _COLUMNS:])
-            rows[:, _COLUMNS:] *= _FEATURE_SCALE
+            told = _within(features, -_FEATURE_LIMIT, _FEATURE_LIMIT)
+            unknown = np.isnan(told)
+            if unknown.any():
+                told[unknown] = 0.0
+            np.multiply(told, _FEATURE_SCALE, out=rows[:, _COLUMNS:])
         return rows
 
     def predict(self, rows: Matrix) -> FloatArray:
         """(n,) float32, log of the probability that each guess matches, given that all before it did."""
-        odds = np.clip(rows @ self._weights + self._level, _WORST, _BEST)
+        odds = _within(rows @ self._weights + self._level, _WORST, _BEST)
         return (-np.log1p(np.exp(-odds))).astype(np.float32)
 
     def learn(self, rows: Matrix, hits: npt.NDArray[np.bool_], *, num_tokens: int) -> None:
@@ -108,13 +112,14 @@ class Calibrator:
         self.num_labels += len(rows)
         self._num_tokens += num_tokens
         keep = math.exp(-num_tokens / min(_MEMORY, _FIRST_MEMORY + _MEMORY_SHARE * self._num_tokens))
-        chance = 1.0 / (1.0 + np.exp(-np.clip(rows @ self._weights + self._level, _WORST, _BEST)))
+        chance = 1.0 / (1.0 + np.exp(-_within(rows @ self._weights + self._level, _WORST, _BEST)))
         curvature = np.maximum(chance * (1.0 - chance), _LEAST_CURVATURE)
         self._information *= keep
         self._information += rows.T @ (rows * curvature[:, None])
         pull = (1.0 - keep) * self._precision * (self._weights - self._prior)
         gradient = rows.T @ (hits - chance) - pull
-        system = self._information + np.diag(self._precision)
+        system = self._information.copy()
+        system.ravel()[:: len(system) + 1] += self._precision
         step = np.linalg.solve(system, gradient)
         largest = float(np.abs(rows @ step).max())
         self._weights += step * min(1.0, _MAX_STEP / largest if largest > 0.0 else 1.0)
@@ -125,3 +130,9 @@ class Calibrator:
         gradient = surprise - (1.0 - keep) * _LEVEL_PRECISION * self._level
         step = gradient / (self._level_information + _LEVEL_PRECISION)
         self._level += min(max(step, -_MAX_STEP), _MAX_STEP)
+
+
+def _within(values: npt.NDArray[np.floating], low: float, high: float) -> Matrix:
+    """As `np.clip` in float64, whose Python wrapper costs more than all of the work on a few numbers."""
+    clipped: Matrix = np.minimum(np.maximum(values, low, dtype=np.float64), high)
+    return clipped

@@ -4,12 +4,15 @@ step. It knows no models and no clock: durations are arguments."""
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 _COMMON_WEIGHT, _LOCAL_WEIGHT, _OVERHEAD_WEIGHT = 0.05, 0.02, 0.05
+_MEASURED_AS = 16
+"""Observations that a point's measurement at the start counts for: the first steps at a point move it faster."""
 _COMMON_LIMIT = math.log(8.0)
 _LOCAL_LIMITS = (math.log(0.7), math.log(1.5))
 _SURPRISE = math.log(2.0)
@@ -19,14 +22,13 @@ _FRESH = 8
 
 
 def grid_points(limit: int) -> list[int]:
-    """Numbers of nodes that are measured: 0 to 4, 6, 8, 12, 16, 32, 64, ... up to `limit`, which is the last.
+    """Numbers of nodes that are measured: 0 to 4, then 7, 8, 15, 16, 31, 32, ... up to `limit`, which is the last.
 
-    Close together at first: devices work on rows in multiples of 4 or 8, and with the row itself 3 nodes may cost what 1
-    does.
+    Devices work on rows in multiples of 4 or 8, so costs may come in steps: with the row itself 7 nodes fill what 8 exceed.
     """
-    points, step = [0, 1, 2, 3, 4, 6, 8, 12], 16
-    while step < limit:
-        points.append(step)
+    points, step = [0, 1, 2, 3, 4], 8
+    while step - 1 < limit:
+        points += [step - 1, step]
         step *= 2
     return [*(point for point in points if point < limit), limit] if limit > 0 else [0]
 
@@ -59,12 +61,15 @@ class VerifyCost:
             raise ValueError(f"costs need positive seconds of shape ({len(rows)}, {len(nodes)}), got {grid.shape}")
         self._rows = np.array(rows, np.float64)
         self._nodes = np.array(nodes, np.float64)
+        self._points = list(nodes)
         self._grid = np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)
         self._common = 0.0
-        self._local = np.zeros(len(nodes))
+        self._local = [0.0] * len(nodes)
+        self._weights = [0.0] * len(nodes)
         self._overhead_s = 0.0
         self._observed = 0
         self._curves: dict[tuple[int, int, int], npt.NDArray[np.float64]] = {}
+        self._bases: dict[int, list[float]] = {}
 
     @staticmethod
     def of(seconds: Callable[[int, int], float], *, max_rows: int, max_nodes: int) -> VerifyCost:
@@ -90,7 +95,7 @@ class VerifyCost:
         found = self._curves.get(name)
         if found is None:
             at = np.arange(extra, extra + budget + 1, dtype=np.float64)
-            corrected = self._base(rows) * np.exp(self._common + self._local)
+            corrected = np.array(self._base(rows)) * np.exp(self._common + np.array(self._local))
             found = np.maximum.accumulate(_lines(at, self._nodes, corrected)) + self._overhead_s
             found.flags.writeable = False
             self._curves[name] = found
@@ -113,19 +118,29 @@ class VerifyCost:
         """A step took so long from the start of its forward to its verdict."""
         if seconds <= 0.0:
             return
-        below = int(np.searchsorted(self._nodes, nodes, side="right")) - 1
-        above = min(below + 1, len(self._nodes) - 1)
-        span = self._nodes[above] - self._nodes[below]
-        share = min((nodes - self._nodes[below]) / span, 1.0) if span > 0 else 0.0
+        points, base = self._points, self._base(rows)
+        below = bisect_right(points, nodes) - 1
+        above = min(below + 1, len(points) - 1)
+        span = points[above] - points[below]
+        share = min((nodes - points[below]) / span, 1.0) if span else 0.0
+        expected = (
+            self._beyond(nodes, base) if nodes > points[-1] else base[below] + share * (base[above] - base[below])
+        )
         local = (1.0 - share) * self._local[below] + share * self._local[above]
-        expected = float(_lines(np.array([nodes], np.float64), self._nodes, self._base(rows))[0])
         error = math.log(seconds / expected) - self._common - local
         error = min(max(error, -_SURPRISE), _SURPRISE)
         self._common = min(max(self._common + _COMMON_WEIGHT * error, -_COMMON_LIMIT), _COMMON_LIMIT)
-        for point, weight in ((below, 1.0 - share), (above, share)):
-            moved = self._local[point] + _LOCAL_WEIGHT * weight * error
-            self._local[point] = min(max(moved, _LOCAL_LIMITS[0]), _LOCAL_LIMITS[1])
+        self._correct(below, 1.0 - share, error)
+        if share:
+            self._correct(above, share, error)
         self._grow_old()
+
+    def _correct(self, point: int, share: float, error: float) -> None:
+        """Move a grid point: quickly at first, as it was measured a few times only."""
+        self._weights[point] += share
+        weight = max(_LOCAL_WEIGHT, 1.0 / (_MEASURED_AS + self._weights[point]))
+        moved = self._local[point] + weight * share * error
+        self._local[point] = min(max(moved, _LOCAL_LIMITS[0]), _LOCAL_LIMITS[1])
 
     def between(self, seconds: float) -> None:
         """So long lay between one verdict and the start of the next forward, waits and idle time left out."""
@@ -136,8 +151,14 @@ class VerifyCost:
         if self._observed % _FRESH == 0:
             self._curves.clear()
 
-    def _base(self, rows: int) -> npt.NDArray[np.float64]:
+    def _base(self, rows: int) -> list[float]:
         """(N,) measured seconds at a number of rows, straight lines between and beyond the measured ones."""
+        found = self._bases.get(rows)
+        if found is None:
+            found = self._bases[rows] = self._line(rows).tolist()
+        return found
+
+    def _line(self, rows: int) -> npt.NDArray[np.float64]:
         at = int(np.searchsorted(self._rows, rows, side="left"))
         if len(self._rows) == 1:
             return self._grid[0]
@@ -145,6 +166,9 @@ class VerifyCost:
         share = (rows - self._rows[low]) / (self._rows[low + 1] - self._rows[low])
         line: npt.NDArray[np.float64] = self._grid[low] + share * (self._grid[low + 1] - self._grid[low])
         return line
+
+    def _beyond(self, nodes: int, base: Sequence[float]) -> float:
+        return float(_lines(np.array([nodes], np.float64), self._nodes, np.array(base))[0])
 
 
 def _lines(

@@ -13,6 +13,9 @@ from dist_spec.core.types import Expansion, FloatArray, IntArray
 
 _KEPT = 1 << 13
 """Guesses whose rows are kept until their outcome is known; older ones are not learned from."""
+_EAGER, _AT_ONCE = 128, 8
+"""Labels up to which every commit is learned from at once, and how many are taken together after that: an update costs
+the same for one as for a dozen, and lies between two verifications."""
 
 
 class Scorer:
@@ -25,6 +28,9 @@ class Scorer:
         self.calibrator = Calibrator()
         self._rows: Matrix = np.empty((0, 0))
         self._next = 0
+        self._serials: list[int] = []
+        self._hits: list[bool] = []
+        self._num_tokens = 0
 
     def score(self, expansions: Sequence[Expansion], depths: Sequence[int]) -> tuple[list[FloatArray], list[int]]:
         """Calibrated edge scores of all guesses of one draft step.
@@ -58,18 +64,26 @@ class Scorer:
             self._next += _KEPT  # what was made before is of another shape
         first, count = self._next, len(rows)
         self._next += count
-        places = np.arange(first, first + count)[-_KEPT:] % _KEPT
-        self._rows[places] = rows[-_KEPT:]
+        start = first % _KEPT
+        if start + count <= _KEPT:
+            self._rows[start : start + count] = rows
+        else:
+            self._rows[np.arange(first, first + count)[-_KEPT:] % _KEPT] = rows[-_KEPT:]
         return first
 
     def learn(self, serials: Sequence[int], hits: Sequence[bool], *, num_tokens: int) -> None:
         """Which of the guesses with these serial numbers matched; one whose row is gone is left out."""
-        oldest = self._next - _KEPT
-        names = np.array(serials, np.int64)
-        there = names >= oldest
+        self._serials += serials
+        self._hits += hits
+        self._num_tokens += num_tokens
+        if len(self._serials) < _AT_ONCE and self.calibrator.num_labels >= _EAGER:
+            return
+        names = np.array(self._serials, np.int64)
+        there = names >= self._next - _KEPT
         if there.any():
             rows = self._rows[names[there] % _KEPT]
-            self.calibrator.learn(rows, np.array(hits, np.bool_)[there], num_tokens=num_tokens)
+            self.calibrator.learn(rows, np.array(self._hits, np.bool_)[there], num_tokens=self._num_tokens)
+        self._serials, self._hits, self._num_tokens = [], [], 0
 
 
 def _depths(expansions: Sequence[Expansion], counts: Sequence[int], depths: Sequence[int]) -> IntArray:

@@ -1,0 +1,183 @@
+"""A draft head in a process of its own: features reach it over its second connection, it is killed and comes back, and a run
+with it replays."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from dist_spec.bench.deployment import Deployment
+from dist_spec.config import Config, parse_config
+from dist_spec.core.types import Sampling
+from dist_spec.errors import DistSpecError, ModelError
+from dist_spec.models.head_formats import save_head
+from dist_spec.models.head_target import facts_of
+from dist_spec.server.client import Stream
+from dist_spec.telemetry.timeline import Timeline
+from dist_spec.workers.draft_app import build_draft
+from dist_spec.workers.record import load_events
+from dist_spec.workers.replay import replay
+from dist_spec.workers.target_build import build_target, load_target
+from tests.integration.local_cluster import PLAIN, LocalCluster, prompts_of
+from tests.unit.head_cases import fitted_head, head_config, target, tiny_head
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TARGET = "random:llama?seed=5&hidden=96&layers=6&ffn=256"
+NUM_TOKENS = 80
+SYNCHRONOUS = {"growth": "none", "delivery": "pull", "verify_shape": "chain", "on_miss": "draft", "budget": 8}
+
+
+def samplings(count: int) -> list[Sampling]:
+    return [
+        Sampling(temperature=0.8 * (i % 2), seed=11 + i, max_tokens=NUM_TOKENS, ignore_eos=True) for i in range(count)
+    ]
+
+
+@cache
+def plain_texts(count: int) -> list[list[int]]:
+    return [
+        LocalCluster(target(TARGET), PLAIN).run([prompt], [sampling])[0].tokens
+        for prompt, sampling in zip(prompts_of(count), samplings(count), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head that knows the texts of these tests by heart, on disk."""
+    texts = [[*prompt, *text] for prompt, text in zip(prompts_of(4), plain_texts(4), strict=True)]
+    path = tmp_path_factory.mktemp("head")
+    save_head(fitted_head(texts, name=TARGET, steps=60, vocabulary=facts_of(target(TARGET)).vocabulary), path, bits=16)
+    return path
+
+
+def config(folder: Path, **changes: Any) -> Config:
+    data: dict[str, Any] = {
+        "target": {"model": TARGET, "dtype": "float32", "max_model_len": 512, "threads": 1},
+        "drafters": [{"kind": "head", "name": "head", "model": str(folder), "dtype": "float32", "num_draft_tokens": 3}],
+        "speculation": {"budget": 8},
+        "transport": {"heartbeat_s": 0.2, "dead_after_s": 1.0},
+    }
+    return parse_config(data | changes)
+
+
+def run(deployment: Deployment, *, count: int, name: str) -> list[Stream]:
+    streams = [
+        deployment.client.open(f"{name}{i}", prompt=prompt, sampling=sampling)
+        for i, (prompt, sampling) in enumerate(zip(prompts_of(count), samplings(count), strict=True))
+    ]
+    start = monotonic()
+    while deployment.client.streams:
+        deployment.client.poll(timeout_s=0.01)
+        deployment.check()
+        assert monotonic() - start < 120, "the run did not finish"
+    return streams
+
+
+def accepted(streams: list[Stream]) -> int:
+    return sum(int(stream.stats["accepted"]) for stream in streams)
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Deployment]:
+    with Deployment("head", config(folder, speculation=SYNCHRONOUS)) as deployment:
+        deployment.wait_ready()
+        yield deployment
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_text_equals_plain_decoding(cluster: Deployment, count: int) -> None:
+    streams = run(cluster, count=count, name=f"equal{count}-")
+    assert [stream.tokens for stream in streams] == plain_texts(count)
+    assert accepted(streams) > 0.3 * count * NUM_TOKENS
+    stats = cluster.client.last_stats
+    assert stats["link_head_out_features_bytes"] > count * NUM_TOKENS * 3 * 96 * 2
+
+
+def test_streamed_beside_other_drafters(folder: Path) -> None:
+    both = [*config(folder).model_dump(mode="json")["drafters"], {"kind": "suffix"}, {"kind": "ngram"}]
+    with Deployment("mixed", config(folder, drafters=both)) as deployment:
+        deployment.wait_ready()
+        streams = run(deployment, count=4, name="r")
+        assert [stream.tokens for stream in streams] == plain_texts(4)
+        assert accepted(streams) > 0
+
+
+def test_killed_in_the_middle_it_comes_back_and_helps_again(cluster: Deployment) -> None:
+    kills = 0
+    for turn in range(3):
+        pid = cluster.supervisor.running().get("head")
+        streams = [
+            cluster.client.open(f"kill{turn}-{i}", prompt=prompt, sampling=sampling)
+            for i, (prompt, sampling) in enumerate(zip(prompts_of(4), samplings(4), strict=True))
+        ]
+        while cluster.client.streams:
+            cluster.client.poll(timeout_s=0.002)
+            cluster.check()
+            if pid is not None and len(streams[0].tokens) > 10 * turn:
+                os.kill(pid, signal.SIGKILL)
+                pid, kills = None, kills + 1
+        assert [stream.tokens for stream in streams] == plain_texts(4)
+    assert kills
+    deadline = monotonic() + 30
+    while monotonic() < deadline:
+        sleep(0.2)
+        cluster.check()
+        again = run(cluster, count=1, name=f"after{monotonic()}-")
+        assert [stream.tokens for stream in again] == plain_texts(1)
+        if accepted(again) > 0:
+            return
+    raise AssertionError("the head does not help any more")
+
+
+def test_a_recorded_run_replays_with_its_features(folder: Path, tmp_path: Path) -> None:
+    settings = config(folder, telemetry={"record": str(tmp_path / "run")})
+    with Deployment("record", settings) as deployment:
+        deployment.wait_ready()
+        streams = run(deployment, count=4, name="r")
+        told = deployment.client.last_stats
+    assert [stream.tokens for stream in streams] == plain_texts(4)
+    records = {machine: load_events(tmp_path / f"run.{machine}.jsonl")[1] for machine in ("leader", "head")}
+    received = [event[3] for event in records["head"] if event[0] == "received" and event[3]]
+    assert any(name[0] == "features" for name in received)
+    assert any(name[0] == "commit" and name[-1] > 0 for name in received)
+    loaded = load_target(settings, log=logging.getLogger("test"))
+    replayed = replay(
+        records,
+        target=lambda transport, recorder: build_target(
+            settings, loaded, transport=transport, timeline=Timeline(monotonic), recorder=recorder
+        ),
+        drafters={
+            "head": lambda transport, recorder: build_draft(
+                settings, name="head", transport=transport, recorder=recorder
+            )[0]
+        },
+    )
+    counts = replayed.target.session.counts
+    for name in ("steps", "rows", "drafted", "verified", "accepted", "committed", "proposals"):
+        assert getattr(counts, name) == int(told[f"session_{name}"]), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"target_hidden_size": 64}, "target_hidden_size"),
+        ({"target_layers": 9}, "target_layers"),
+        ({"vocabulary": "0"}, "vocabulary"),
+    ],
+)
+def test_a_head_of_another_target_is_refused_at_start(changes: dict[str, Any], field: str, tmp_path: Path) -> None:
+    made_for = head_config(TARGET, **changes)
+    save_head(tiny_head(TARGET, **changes), tmp_path)
+    assert getattr(made_for, field) == changes[field]
+    with pytest.raises(DistSpecError, match=field) as caught, Deployment("wrong", config(tmp_path)) as deployment:
+        deployment.wait_ready()
+    assert not isinstance(caught.value, ModelError)  # it comes from the other process, with its words
