@@ -25,7 +25,7 @@ def head_card(
     layers = ", ".join(map(str, config.feature_layers))
     return f"""# Draft head for {recipe.target}
 
-An EAGLE-3 head made by dist-spec {version("dist_spec")}. It is of use for this target alone (vocabulary {recipe.vocabulary}).
+An EAGLE-3 head made by dist-spec {version("dist_spec")}. Of use for this target alone (vocabulary {recipe.vocabulary}).
 
     {command}
 
