@@ -153,10 +153,12 @@ def _check_head(report: Report, drafter: HeadDrafterConfig, config: Config) -> N
     """Device, files, and whether it was made for this target."""
     with report.checking(f"{drafter.name}: device", found=lambda: drafter.device):
         _check_device(drafter.device, name=drafter.name)
+    from dist_spec.models.head_formats import head_of
+
     model = drafter.model or config.target.model
     with report.checking(f"{drafter.name}: head", found=lambda: f"{model}, made for this target"):
         footprint = head_footprint(
-            model,
+            head_of(drafter.model, target=config.target.model),
             target=config.target.model,
             dtype=drafter.dtype,
             window=drafter.window,

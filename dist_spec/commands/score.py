@@ -77,7 +77,7 @@ def score(
     target: TargetOption = None,
     device: DeviceOption = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the report there; keys: docs/operating.md.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the report there; keys: docs/drafters.md.")
     ] = None,
 ) -> None:
     """Measure what a drafter is worth to a target: acceptance by depth and domain, live and teacher-forced, its cost, and

@@ -171,7 +171,8 @@ class Conversation:
             self.requests.nobody_waits_for(peer)
             if self.membership.members[peer].role == "frontend":
                 out += self.lost(peer)
-        self.membership.forget(now=now)
+        for peer in self.membership.forget(now=now):
+            self.features.leave(peer)
         return [*out, *((peer, self._ping(peer, now=now)) for peer in self.membership.due_pings(now=now))]
 
     def _ping(self, peer: str, *, now: float) -> Ping:

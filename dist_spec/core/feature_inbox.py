@@ -66,7 +66,9 @@ class FeatureInbox:
             self._put(draft, length, digest, rows)
 
     def forget(self, key: RequestKey) -> None:
+        """The request ended, or began anew with another text under the same name."""
         self._ahead.pop(key, None)
+        self._ready = [one for one in self._ready if one[0] != key]
 
     def take(self) -> list[Placed]:
         """What is known to belong to its text, since the last call, in the order in which it came."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from dist_spec.core.admission import FeatureFacts
 from dist_spec.core.live import Live
-from dist_spec.core.messages import Bye, Commit, Features, FeatureWish, Hello
+from dist_spec.core.messages import MAX_FEATURES, Bye, Commit, Features, FeatureWish, Hello
 from dist_spec.core.requests import Outgoing
 from dist_spec.core.types import HalfArray
 
@@ -110,6 +110,11 @@ class FeatureStream:
         if not wish.layers or max(wish.layers) >= facts.num_layers:
             reason = f"the head wants features of layers {wish.layers}, this target has {facts.num_layers} layers"
             return Bye(reason=reason, fatal=True)
+        if len(wish.layers) * wish.hidden_size > MAX_FEATURES:
+            reason = (
+                f"the head wants {len(wish.layers)} x {wish.hidden_size} features a row, at most {MAX_FEATURES} travel"
+            )
+            return Bye(reason=reason, fatal=True)
         others = [one for other, one in self._wishes.items() if other != peer]
         if any(one.layers != wish.layers for one in others):
             reason = f"the head wants features of layers {wish.layers}, one that is attached wants {others[0].layers}"
@@ -170,8 +175,6 @@ class FeatureStream:
 
     def due(self, live: Mapping[RequestKey, Live], drafters: Iterable[str]) -> list[Outgoing]:
         """Chunks to send now: what heads lack of the windows, nearest to the commits first."""
-        if not self._wishes:
-            return []
         for key in [key for key in self._windows if key not in live]:
             del self._windows[key]
         for name in [name for name in self._sent if name[1] not in live]:

@@ -110,11 +110,14 @@ class Membership:
             self.members[peer].silent = True
         return quiet
 
-    def forget(self, *, now: float) -> None:
-        """Drop peers that have been silent for very long; one that comes back after all is asked to greet anew."""
+    def forget(self, *, now: float) -> list[str]:
+        """Drop peers that have been silent for very long and return them; one that comes back after all is asked to greet
+        anew."""
         gone_after_s = _FORGET_AFTER * self.dead_after_s
-        for peer in [p for p, m in self.members.items() if m.silent and now - m.heard_s > gone_after_s]:
+        gone = [p for p, m in self.members.items() if m.silent and now - m.heard_s > gone_after_s]
+        for peer in gone:
             del self.members[peer]
+        return gone
 
     def due_pings(self, *, now: float) -> list[str]:
         """Peers whose last ping is a heartbeat ago. Silent ones are pinged too: it tells a returning peer that the

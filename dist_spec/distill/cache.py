@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -84,6 +84,13 @@ class Shard:
     def num_generated(self) -> int:
         """Positions with a teacher's law."""
         return len(self.tokens) - int(self.prompt_lengths.sum()) + self.num_sequences
+
+
+def joined(parts: Sequence[Shard]) -> Shard:
+    """One shard of the sequences of all parts, in order; their domains have the same names."""
+    ends = torch.cat([part.offsets.diff() for part in parts]).cumsum(0)
+    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS if name != "offsets"}
+    return Shard(**tensors, offsets=torch.cat([ends.new_zeros(1), ends]), domain_names=parts[0].domain_names)
 
 
 class Cache:

@@ -42,6 +42,11 @@ def save_checkpoint(
     write_aside(file, save(flat, {"numbers": json.dumps(dict(numbers))}))
 
 
+def forget_checkpoint(folder: Path) -> None:
+    """Another training begins in this folder: resuming it must never find the weights of the one before."""
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
 def load_checkpoint(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors and numbers of a checkpoint.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dist_spec.distill.batches import Corpus
-from dist_spec.distill.cache import Cache, Recipe
+from dist_spec.distill.cache import Cache
 from dist_spec.distill.collect import Prompts, make_shard
 from dist_spec.distill.teacher import Teacher
 from dist_spec.models.loading import LoadedModel
@@ -44,7 +44,7 @@ def fill(
     Args:
         teacher: gives the teacher; called only if something is missing.
     Returns:
-        Tokens of the training split made by this process or there before.
+        Tokens of the training split; of several workers the others' are estimated to be as many as one's own.
     """
     made: list[Teacher] = []
 
@@ -91,6 +91,3 @@ def corpora(cache: Cache) -> tuple[Corpus, Corpus, Callable[[], None]]:
 def default_folder(root: Path, loaded: LoadedModel) -> Path:
     """Where a target's teacher data lies unless told otherwise."""
     return root / f"distill-{''.join(c if c.isalnum() or c in '.-_' else '-' for c in loaded.name)}"
-
-
-__all__ = ["DEFAULT_TOKENS", "HELD_OUT_SHARDS", "Recipe", "Wanted", "corpora", "default_folder", "fill"]

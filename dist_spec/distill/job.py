@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -26,8 +27,9 @@ from dist_spec.distill.ranks import Ranks, has_bfloat16, join_ranks
 from dist_spec.distill.settings import TrainSettings
 from dist_spec.distill.student_card import student_card
 from dist_spec.distill.teacher import Teacher
+from dist_spec.errors import ConfigError
 from dist_spec.models.head_formats import WEIGHTS_FILE
-from dist_spec.models.loading import LoadedModel, load_model
+from dist_spec.models.loading import LoadedModel, load_model, usable_device
 from dist_spec.models.source import cache_folder
 
 
@@ -61,7 +63,9 @@ def run_distill(job: Job, *, console: Console | None = None) -> None:
     console = console or Console()
     if job.threads is not None:
         torch.set_num_threads(job.threads)
-    ranks = join_ranks(torch.device(job.device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    ranks = join_ranks(usable_device(job.device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    if not job.only_data:
+        _make_room(job.out)  # before hours go into the data
     say = console.print if ranks.rank == 0 else (lambda *_, **__: None)
     prompts = Prompts(job.prompts, seed=job.settings.seed)
     dtype = "bfloat16" if has_bfloat16(ranks.device) else "float32"
@@ -78,6 +82,15 @@ def run_distill(job: Job, *, console: Console | None = None) -> None:
         _student(job, cache, target, ranks, console)
     else:
         _head(job, cache, target, ranks, console)
+
+
+def _make_room(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out} cannot be made: {error.strerror}", fix="give another folder") from error
+    if not os.access(out, os.W_OK):
+        raise ConfigError(f"--out {out} cannot be written", fix="give another folder")
 
 
 def _fill(job: Job, cache: Cache, prompts: Prompts, target: LoadedModel, ranks: Ranks, console: Console) -> None:
@@ -167,7 +180,8 @@ def _teller(bar: Progress, task: Any) -> Callable[[Any, float], None]:
 
 def _print_found(job: Job, found: Evaluation, *, interrupted: bool, console: Console) -> None:
     console.print(
-        f"wrote {job.out}: agreement by step on held-out text " + " ".join(f"{a:.3f}" for a in found.agreement)
+        f"wrote {job.out}: agreement by step on held-out text " + " ".join(f"{a:.3f}" for a in found.agreement),
+        markup=False,
     )
     if interrupted:
         console.print("interrupted; --resume goes on from here")

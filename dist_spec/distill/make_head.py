@@ -6,13 +6,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from dist_spec.distill.batches import Corpus
 from dist_spec.distill.cache import Cache, write_aside
+from dist_spec.distill.checkpoint import forget_checkpoint
 from dist_spec.distill.evaluate import Evaluation
 from dist_spec.distill.initial import draft_vocabulary, feature_scale, head_config, new_head, vocabulary_size
 from dist_spec.distill.ranks import Ranks
@@ -66,6 +67,8 @@ def make_head(
     """
     train, held_out, refresh = corpora
     start = _interrupted(folder, draft_vocab_size) if resume else None
+    if not resume and ranks.rank == 0:
+        forget_checkpoint(folder)
     start = start or _begun(target, train, folder, draft_vocab_size)
     config = head_config(
         target,
@@ -162,8 +165,3 @@ def write_curve(history: list[dict[str, object]], file: Path) -> None:
         for row in history:
             lists = [row[name] for name in ("agreement", "train_agreement", "cross_entropy")]
             writer.writerow([row[name] for name in names] + [v for values in lists for v in values])  # type: ignore[attr-defined]
-
-
-def recipe_of(settings: TrainSettings) -> dict[str, object]:
-    """Settings as plain values, for the card."""
-    return asdict(settings)

@@ -12,6 +12,7 @@ from typing import Any
 
 from dist_spec.distill.batches import Corpus
 from dist_spec.distill.cache import Cache, write_aside
+from dist_spec.distill.checkpoint import forget_checkpoint
 from dist_spec.distill.evaluate import Evaluation
 from dist_spec.distill.make_head import CURVE_FILE, SETTINGS_FILE, write_curve
 from dist_spec.distill.ranks import Ranks
@@ -69,6 +70,8 @@ def make_student(
     """
     train, held_out, refresh = corpora
     layers = spread_layers(num_layers, num_layers=int(target.config.num_hidden_layers))
+    if not resume and ranks.rank == 0:
+        forget_checkpoint(folder)
     _note_layers(folder, layers, resume=resume)
     dtype = str(target.dtype).removeprefix("torch.")
     student = new_student(target.name, layers=layers, dtype=dtype, device=str(target.device))

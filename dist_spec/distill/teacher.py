@@ -82,7 +82,7 @@ class Teacher:
         self.loaded = loaded
         self.feature_layers = tuple(feature_layers)
         self._model = loaded.model
-        layers = self._model.get_decoder().layers
+        layers = getattr(self._model.get_decoder(), "layers", ())
         if not self.feature_layers or not all(0 <= n < len(layers) for n in self.feature_layers):
             raise UnsupportedError(
                 f"{loaded.name} has {len(layers)} layers, and no features of layers {list(self.feature_layers)}",

@@ -19,6 +19,7 @@ from dist_spec.distill.evaluate import Evaluation, evaluate
 from dist_spec.distill.learner import Learner
 from dist_spec.distill.ranks import Ranks, share
 from dist_spec.distill.settings import TrainSettings
+from dist_spec.errors import ConfigError
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,6 +51,8 @@ class Training:
         held_out: for evaluation.
         folder: where the checkpoint is kept; made if missing.
         refresh: adds shards that appeared to the corpus.
+    Raises:
+        ConfigError: there are fewer sequences in an update than ranks.
     """
 
     def __init__(
@@ -67,6 +70,11 @@ class Training:
         self.settings, self.progress = settings, Progress()
         self.corpus, self._held_out, self._ranks, self._refresh = corpus, held_out, ranks, refresh
         self._file, self._limit = folder / CHECKPOINT, evaluate_at_most
+        if settings.batch_size < ranks.size:
+            raise ConfigError(
+                f"--batch-size {settings.batch_size} leaves some of {ranks.size} ranks without a sequence",
+                fix=f"give --batch-size {ranks.size} or more",
+            )
         folder.mkdir(parents=True, exist_ok=True)
         self.learner = learner
         self._module = ranks.prepare(cast(nn.Module, learner))
@@ -87,10 +95,17 @@ class Training:
 
         Raises:
             ModelError: it cannot be read, or is of a head of another shape.
+            ConfigError: its chains took another number of steps.
         """
         if not self._file.exists():
             return False
         tensors, numbers = load_checkpoint(self._file)
+        steps = len(numbers["progress"]["agreement"]) or self.settings.num_steps
+        if steps != self.settings.num_steps:
+            raise ConfigError(
+                f"the training in {self._file.parent} is one of {steps} steps, asked for are {self.settings.num_steps}",
+                fix=f"give --num-steps {steps} when resuming",
+            )
         restore(
             tensors,
             module=self.learner.trained,

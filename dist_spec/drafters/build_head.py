@@ -12,7 +12,7 @@ from dist_spec.config import HeadDrafterConfig
 from dist_spec.core.messages import FeatureWish
 from dist_spec.drafters.draw import LawSettings
 from dist_spec.drafters.head import HeadDrafter
-from dist_spec.models.head_formats import load_head
+from dist_spec.models.head_formats import head_of, load_head
 from dist_spec.models.head_target import target_facts
 from dist_spec.models.tokenizer import load_tokenizer
 
@@ -40,7 +40,9 @@ def head_drafter(config: HeadDrafterConfig, *, target: str, max_requests: int, l
         UnsupportedError: it is of a kind that is not read here.
     """
     facts = target_facts(target)
-    head = load_head(config.model or target, target=facts, dtype=getattr(torch, config.dtype), device=config.device)
+    head = load_head(
+        head_of(config.model, target=target), target=facts, dtype=getattr(torch, config.dtype), device=config.device
+    )
     tokenizer = load_tokenizer(target)
     drafter = HeadDrafter(head, eos_ids=tokenizer.eos_ids, max_requests=max_requests, window=config.window, laws=laws)
     return MadeHead(drafter=drafter, tokenizer=tokenizer, wish=drafter.wish)

@@ -71,9 +71,6 @@ class HeadRegion:
         """Slot, relative to `base`, of the row of a committed token."""
         return self.tree_slots + token - self.origin
 
-    def has(self, token: int) -> bool:
-        return token >= self.origin and bool(self.placed[token - self.origin])
-
     def answers(self, token: int) -> bool:
         """Whether the output of a committed token's row is there."""
         return token >= self.origin and bool(self.answered[self.trunk(token)])
@@ -101,8 +98,8 @@ class HeadRegion:
                 continue
             source.append(slot)
             target.append(self.trunk(token))
-            self.placed[token - self.origin] = True
-            self.answered[self.trunk(token)] = self.answered[slot]
+            # A node may have been given a slot in vain: its row waited for one above it that never ran.
+            self.placed[token - self.origin] = self.answered[self.trunk(token)] = self.answered[slot]
         return source, target
 
     def after_commits(self, row: ExpandRow) -> None:

@@ -53,10 +53,6 @@ class ModelDrafter:
         )
         self._chooser = Chooser(vocab_size=self._vocab, eos_ids=loaded.tokenizer.eos_ids, laws=laws)
 
-    @property
-    def max_context(self) -> int:
-        return self._reader.max_context
-
     def expand(self, rows: Sequence[ExpandRow]) -> list[list[Expansion]]:
         """See `Drafter.expand`. A request's first step also prefills its history, in chunks."""
         read = self._reader.read(rows)

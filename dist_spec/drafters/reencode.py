@@ -55,7 +55,7 @@ def _tails(both: Vocabularies, before: Sequence[int]) -> Iterator[list[int]]:
     """Last ids of the text that `before` ends with, in several lengths, each beginning with a whole character."""
     longest: list[int] = []
     for token in reversed(before[-2 * _TAILS[0] :]):
-        if not both.target_bytes[token]:
+        if token >= len(both.target_bytes) or not both.target_bytes[token]:  # padding of the vocabulary, control tokens
             break
         longest.append(token)
     longest.reverse()

@@ -11,18 +11,31 @@ import numpy as np
 import torch
 
 from dist_spec.core.types import HalfArray
+from dist_spec.errors import UnsupportedError
 
 HALF_MAX = 65504.0
 """The largest float16: what a layer puts out may be larger (single channels of large models are)."""
 
 
+def tells_features(model: Any) -> bool:
+    """Whether the outputs of a transformers model's layers can be caught: it keeps them in one list."""
+    layers = getattr(model.get_decoder(), "layers", None)
+    return isinstance(layers, torch.nn.ModuleList) and len(layers) == model.config.get_text_config().num_hidden_layers
+
+
 @contextmanager
 def caught(model: Any, layers: Sequence[int], into: dict[int, torch.Tensor]) -> Iterator[None]:
     """While it lasts, a transformers model's own forward leaves the outputs of these decoder layers in `into`, each
-    (rows, hidden) of the packed step."""
+    (rows, hidden) of the packed step.
+
+    Raises:
+        UnsupportedError: see `tells_features`.
+    """
     if not layers:
         yield
         return
+    if not tells_features(model):
+        raise UnsupportedError(f"{type(model).__name__} does not keep its layers in one list: it gives no features")
     stack = model.get_decoder().layers
     hooks = [stack[number].register_forward_hook(_keep(number, into)) for number in layers]
     try:
@@ -41,7 +54,8 @@ def _keep(number: int, into: dict[int, torch.Tensor]) -> Any:
 
 
 def feature_rows(outputs: Sequence[torch.Tensor], rows: Sequence[int]) -> HalfArray:
-    """(n, sum of widths) float16 on the host: these packed rows of every output side by side.
+    """(n, sum of widths) float16 on the host: these packed rows of every output side by side, all numbers finite (what is
+    none becomes 0: a row that overflowed is its request's trouble, nobody else's).
 
     Args:
         outputs: per layer (rows, hidden), in the order in which a head fuses them.
@@ -55,6 +69,6 @@ def feature_rows(outputs: Sequence[torch.Tensor], rows: Sequence[int]) -> HalfAr
         else:
             index = torch.tensor(rows, dtype=torch.long, device=outputs[0].device)
             parts = [one.index_select(0, index) for one in outputs]
-        joined = torch.cat(parts, dim=1).float().clamp_(-HALF_MAX, HALF_MAX).half().cpu()
+        joined = torch.cat(parts, dim=1).float().nan_to_num_(0.0).clamp_(-HALF_MAX, HALF_MAX).half().cpu()
     found: HalfArray = joined.numpy()
     return found

@@ -54,7 +54,7 @@ def save_head(head: Head, folder: Path, *, bits: int = 8) -> None:
     Args:
         bits: 8 (matrices as int8, symmetric, one scale per row) or 16 (float16).
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors: dict[str, torch.Tensor] = {}
     for name, value in head.state_dict().items():
@@ -68,7 +68,7 @@ def save_head(head: Head, folder: Path, *, bits: int = 8) -> None:
         else:
             tensors[name] = value.to(torch.float16 if value.dim() == 2 else torch.float32).contiguous()
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).write_bytes(save(tensors))
     text = json.dumps({"format": FORMAT, **asdict(head.config)}, indent=2)
     (folder / CONFIG_FILE).write_text(text + "\n")
 
@@ -100,6 +100,8 @@ def load_head(
         head.load_state_dict(tensors)
     except RuntimeError as error:
         raise ModelError(f"{folder}: {' '.join(str(error).split())}"[:400], fix="give an intact head") from error
+    if not bool(((head.draft_to_target >= 0) & (head.draft_to_target < config.vocab_size)).all()):
+        raise ModelError(f"{folder}: its map from draft to target ids leaves the vocabulary", fix="give an intact head")
     return head.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
 
@@ -131,9 +133,9 @@ def check_target(config: HeadConfig, target: TargetFacts, *, name: str) -> None:
                 f"its {field} is {made_for}, that of {target.name} is {found}",
                 fix=f"make a head for this target: dist-spec distill --target {target.name} --kind head",
             )
-    if max(config.feature_layers) >= target.num_layers:
+    if not config.feature_layers or not all(0 <= number < target.num_layers for number in config.feature_layers):
         raise ModelError(
-            f"head {name} takes features of layer {max(config.feature_layers)}; {target.name} has {target.num_layers}",
+            f"head {name} takes features of layers {list(config.feature_layers)}; {target.name} has {target.num_layers}",
             fix="give a head that was made for this target",
         )
 
@@ -142,6 +144,21 @@ def embedded_heads() -> dict[str, Path]:
     """Heads inside the package, by the name of their target."""
     root = Path(__file__).parent.parent / "data" / "heads"
     return {folder.name: folder for folder in sorted(root.glob("*")) if (folder / CONFIG_FILE).exists()}
+
+
+def head_of(model: str | None, *, target: str) -> str:
+    """The head that a drafter's entry means: the one it names, else the one shipped for its target.
+
+    Raises:
+        ModelError: it names none, and none is shipped for this target.
+    """
+    known = embedded_heads()
+    if model is None and target not in known:
+        raise ModelError(
+            f"no head is shipped for {target} (for {', '.join(known) or 'no target'} there is)",
+            fix=f"name the folder of one as its `model`; dist-spec distill --target {target} --kind head makes one",
+        )
+    return model or target
 
 
 def find_head(path: str | Path) -> Path:
@@ -167,9 +184,9 @@ def _own_config(folder: Path) -> HeadConfig:
         version = values.pop("format", None)
         if version != FORMAT:
             raise ValueError(f"format {version}, not {FORMAT}")
-        values["feature_layers"] = tuple(values["feature_layers"])
+        values["feature_layers"] = tuple(int(number) for number in values["feature_layers"])
         return HeadConfig(**values)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"cannot read {folder / CONFIG_FILE}: {error}", fix="give an intact head") from error
 
 
@@ -265,6 +282,8 @@ def _read_published(folder: Path, target: TargetFacts) -> tuple[HeadConfig, dict
     ids = torch.arange(config.draft_vocab_size)
     if offsets is None and config.draft_vocab_size != config.vocab_size:
         raise ModelError(f"{folder} has no d2t, the map from draft to target ids", fix="give an intact head")
+    if offsets is not None and offsets.shape != ids.shape:
+        raise ModelError(f"{folder}: d2t has {offsets.numel()} entries, not {len(ids)}", fix="give an intact head")
     tensors["draft_to_target"] = ids if offsets is None else ids + offsets.long()
     return config, tensors
 

@@ -83,7 +83,7 @@ def load_model(
 
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} of model {model}", fix=f"use one of {', '.join(DTYPES)}")
-    place = _device(device)
+    place = usable_device(device)
     source = resolve(model, cache_dir=cache_dir, progress=progress)
     if source.folder is not None:
         check_config_file(source.folder, trust_remote_code=trust_remote_code)
@@ -165,7 +165,8 @@ def _rope_types(config: Any) -> set[str]:
     return {str(group.get("rope_type", "default")) for group in groups}
 
 
-def _device(device: str) -> torch.device:
+def usable_device(device: str) -> torch.device:
+    """The device of that name. ModelError, UnsupportedError: it does not exist here, or is not one that is supported."""
     import torch
 
     try:

@@ -18,6 +18,7 @@ from dist_spec.core.target_session import TargetSession
 from dist_spec.drafters.base import Drafter
 from dist_spec.drafters.build import build_drafter
 from dist_spec.errors import ModelError
+from dist_spec.models.features import tells_features
 from dist_spec.models.invariance import Probe, check_against_stock, probe
 from dist_spec.models.loading import LoadedModel, load_model
 from dist_spec.models.runner import ModelRunner
@@ -110,9 +111,7 @@ def build_target(
             vocabulary=tokenizer.vocabulary_hashes(),
             vocabulary_tokens=tokenizer.token_map,
             decode=tokenizer.decode,
-            features=FeatureFacts(
-                hidden_size=int(loaded.config.hidden_size), num_layers=int(loaded.config.num_hidden_layers)
-            ),
+            features=_feature_facts(loaded),
         ),
         scheduler=target.scheduler,
         membership=Membership(heartbeat_s=config.transport.heartbeat_s, dead_after_s=config.transport.dead_after_s),
@@ -155,6 +154,13 @@ def measure_target(worker: TargetWorker, target: LoadedTarget, *, timeline: Time
     timeline.reset()
     curve = costs.curve(1, budget=settings.budget)
     log.info("costs: a plain step %.1f ms, with %d nodes %.1f ms", 1e3 * curve[0], settings.budget, 1e3 * curve[-1])
+
+
+def _feature_facts(loaded: LoadedModel) -> FeatureFacts | None:
+    """None: a head that greets is refused."""
+    if not tells_features(loaded.model):
+        return None
+    return FeatureFacts(hidden_size=int(loaded.config.hidden_size), num_layers=int(loaded.config.num_hidden_layers))
 
 
 def _scheduler(config: Config, settings: Speculation, *, max_model_len: int) -> Scheduler:

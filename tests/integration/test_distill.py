@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,9 @@ def run(arguments: list[str], *, launcher: tuple[str, ...] = ()) -> Iterator[sub
     try:
         yield process
     finally:
+        process.terminate()  # a launcher ends its ranks
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=20)
         process.kill()
         process.communicate()
 
@@ -76,6 +79,7 @@ def test_a_killed_training_goes_on_and_gives_a_head(tmp_path: Path) -> None:
     own = ("--prompts", str(prompts(tmp_path)))
     with run(command(tmp_path, "--minutes", "30", *own)) as process:
         wait_for(tmp_path / "out" / CHECKPOINT, process)
+        process.kill()
     assert not (tmp_path / "out" / "head.json").exists()
     shards = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "cache").glob("*.safetensors")}
     with run(command(tmp_path, "--positions", "1", "--resume", *own)) as process:
@@ -104,7 +108,7 @@ def test_ctrl_c_saves(tmp_path: Path) -> None:
 
 def test_two_ranks_make_one_head(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     arguments = command(tmp_path, "--positions", "2000", "--prompts", str(prompts(tmp_path)))
     with run(arguments, launcher=launcher) as process:
         assert finished(process).count("agreement by step") == 1

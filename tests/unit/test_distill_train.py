@@ -10,11 +10,11 @@ import torch
 
 from dist_spec.distill.batches import Corpus, Order
 from dist_spec.distill.checkpoint import CHECKPOINT
-from dist_spec.distill.ranks import OneProcess
+from dist_spec.distill.ranks import OneProcess, Ranks
 from dist_spec.distill.settings import TrainSettings
 from dist_spec.distill.train import Training
 from dist_spec.distill.unroll import Unrolled
-from dist_spec.errors import ModelError
+from dist_spec.errors import ConfigError, ModelError
 from dist_spec.models.head import Head
 from tests.unit.distill_cases import tiny_head, tiny_recipe, tiny_shard
 
@@ -38,7 +38,14 @@ def corpus(*seeds: int) -> Corpus:
     return made
 
 
-def training(folder: Path, *, seed: int = 0, settings: TrainSettings = SETTINGS, head: Head | None = None) -> Training:
+def training(
+    folder: Path,
+    *,
+    seed: int = 0,
+    settings: TrainSettings = SETTINGS,
+    head: Head | None = None,
+    ranks: Ranks | None = None,
+) -> Training:
     learner = Unrolled(
         head or tiny_head(seed=seed),
         num_steps=settings.num_steps,
@@ -51,7 +58,7 @@ def training(folder: Path, *, seed: int = 0, settings: TrainSettings = SETTINGS,
         held_out=corpus(9),
         settings=settings,
         folder=folder,
-        ranks=OneProcess(torch.device("cpu")),
+        ranks=ranks or OneProcess(torch.device("cpu")),
     )
 
 
@@ -119,6 +126,9 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
     found.save()
     with pytest.raises(ModelError, match="another shape"):
         training(tmp_path, head=tiny_head(intermediate_size=28)).resume()
+    for steps in (2, 4):
+        with pytest.raises(ConfigError, match="is one of 3 steps"):
+            training(tmp_path, settings=replace(SETTINGS, num_steps=steps)).resume()
     (tmp_path / CHECKPOINT).write_bytes(b"torn")
     with pytest.raises(ModelError, match="cannot read the checkpoint"):
         training(tmp_path).resume()

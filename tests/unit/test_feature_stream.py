@@ -16,7 +16,7 @@ from dist_spec.core.draft_session import DraftSession
 from dist_spec.core.feature_inbox import FeatureInbox
 from dist_spec.core.features import CHUNK_BYTES, STEP_BYTES, FeatureStream
 from dist_spec.core.live import Live
-from dist_spec.core.messages import Commit, Features, FeatureWish, Hello, Open, no_rows
+from dist_spec.core.messages import MAX_FEATURES, Commit, Features, FeatureWish, Hello, Open, no_rows
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.sequence import Sequence
 from dist_spec.core.settings import Speculation
@@ -178,6 +178,29 @@ def test_ended_requests_leave_nothing() -> None:
     assert not stream._sent
 
 
+def test_nor_do_those_that_end_after_the_last_head_is_gone() -> None:
+    """The target goes on telling features then, as the head may come back in the middle of a text."""
+    stream = FeatureStream(FACTS)
+    stream.join("d0", hello())
+    stream.leave("d0")
+    for number in range(20):
+        live = live_of(20, request=f"r{number}")
+        stream.computed(live, rows_of(0, 20), end=20)
+        assert stream.due({live.sequence.key: live}, []) == []
+        assert list(stream._windows) == [live.sequence.key]
+    stream.join("d0", hello())
+    assert sorted(sent(stream, live)) == list(range(8, 20))
+
+
+def test_rows_that_no_message_can_carry_are_refused() -> None:
+    """Else sending them would end the leader."""
+    stream = FeatureStream(FeatureFacts(hidden_size=MAX_FEATURES // 2, num_layers=4))
+    assert stream.refusal("d0", hello(hidden_size=MAX_FEATURES // 2)) is None
+    bye = stream.refusal("d0", hello(hidden_size=MAX_FEATURES // 2, layers=(0, 1, 2)))
+    assert bye is not None
+    assert bye.fatal
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.integers(3, 17))
 def test_the_window_holds_the_latest_rows_whatever_the_steps(steps: list[int], window: int) -> None:
@@ -296,6 +319,24 @@ def test_features_that_overtake_the_opening_of_their_request_wait_for_it() -> No
     session.receive(opening, now=0.0)
     [(key, first, rows)] = session.take_features()
     assert (key, first, rows[:, 0].tolist()) == (("r", 0), 0, [0, 1, 2])
+
+
+def test_a_request_that_begins_anew_under_its_name_is_not_given_features_of_the_text_before() -> None:
+    """Both messages came between two looks."""
+    session = DraftSession(Speculation())
+    opening = Open(
+        request="r",
+        generation=0,
+        prompt=np.array(TEXT[:4], np.int32),
+        generated=np.empty(0, np.int32),
+        sampling=Sampling(),
+    )
+    session.receive(opening, now=0.0)
+    session.receive(features(3, 3), now=0.0)
+    other = [1, *TEXT[1:4]]
+    session.receive(replace(opening, prompt=np.array(other, np.int32)), now=0.0)
+    session.receive(features(2, 1, text=other), now=0.0)
+    assert [(first, len(rows)) for _, first, rows in session.take_features()] == [(1, 1)]
 
 
 def test_features_of_requests_that_never_come_are_dropped_in_the_end() -> None:

@@ -173,6 +173,27 @@ def test_slots_run_out_and_come_back(head: Head) -> None:
     drafter.close(("unknown", 1))
 
 
+def test_a_slot_taken_in_vain_is_no_row(head: Head) -> None:
+    """After its rows were given away a leaf is asked for which nothing leads to; then it is committed, its features are lost
+    and later ones come: the head guesses as one that joined now."""
+    drafter, request, other = drafter_of(head, max_requests=1), Request(ids(12)), Request(ids(9), name="b")
+    feed(drafter, request, 0, 11)
+    [child, *_] = request.graft(0, drafter.expand([request.row([0])])[0][0])
+    feed(drafter, other, 0, 8)
+    drafter.expand([other.row([0])])
+    assert not len(drafter.expand([request.row([child])])[0][0].tokens)
+    request.commit([request.tree.token[child]])
+    assert not len(drafter.expand([request.row([request.tree.root])])[0][0].tokens)
+    request.commit([5, 6])
+    feed(drafter, request, 13, 14)
+    [[guess]] = drafter.expand([request.row([request.tree.root])])
+    late = drafter_of(head)
+    feed(late, request, 13, 14)
+    [[expected]] = late.expand([request.row([request.tree.root])])
+    assert guess.tokens.tolist() == expected.tokens.tolist()
+    np.testing.assert_allclose(guess.scores, expected.scores, atol=1e-5)
+
+
 def test_sampled_guesses_are_ranked_with_the_targets_noise_over_its_ids(head: Head) -> None:
     sampling = Sampling(temperature=0.8, seed=11, sample_index=2)
     drafter, request = drafter_of(head), Request(ids(9), sampling=sampling)

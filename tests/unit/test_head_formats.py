@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from dist_spec.errors import ModelError, UnsupportedError
 from dist_spec.models.head import Head
-from dist_spec.models.head_formats import CONFIG_FILE, WEIGHTS_FILE, load_head, read_head_config, save_head
+from dist_spec.models.head_formats import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    embedded_heads,
+    head_of,
+    load_head,
+    read_head_config,
+    save_head,
+)
 from dist_spec.models.head_target import TargetFacts, facts_of, target_facts
 from dist_spec.models.loading import load_model
 from tests.unit.distill_cases import VOCAB, tiny_head
@@ -93,6 +102,15 @@ def test_a_head_for_another_target_is_refused_by_field(tmp_path: Path, field: st
         assert "dist-spec distill" in str(caught.value.fix)
 
 
+def test_an_entry_that_names_no_head_means_the_one_shipped_for_its_target() -> None:
+    shipped = next(iter(embedded_heads()), None)
+    assert head_of("some/folder", target="other") == "some/folder"
+    if shipped is not None:
+        assert head_of(None, target=shipped) == shipped
+    with pytest.raises(ModelError, match="no head is shipped for other"):
+        head_of(None, target="other")
+
+
 def test_a_torn_head_is_refused(tmp_path: Path) -> None:
     head = tiny_head()
     save_head(head, tmp_path)
@@ -108,6 +126,45 @@ def test_a_torn_head_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="holds no draft head"):
         load_head(tmp_path / "empty", target=facts(head))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"feature_layers": []},
+        {"feature_layers": [-1, 0]},
+        {"feature_layers": [0, 99]},
+        {"feature_layers": ["low"]},
+        {"feature_layers": None},
+        {"more": 1},
+        None,
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, Any] | None) -> None:
+    head = tiny_head()
+    save_head(head, tmp_path)
+    values = json.loads((tmp_path / CONFIG_FILE).read_text())
+    (tmp_path / CONFIG_FILE).write_text(json.dumps([values] if changes is None else {**values, **changes}))
+    for read in (load_head, read_head_config):
+        with pytest.raises(ModelError):
+            read(tmp_path, target=facts(head))
+
+
+@pytest.mark.parametrize("wrong", [-1, VOCAB])
+def test_a_map_that_leaves_the_vocabulary_is_refused(tmp_path: Path, wrong: int) -> None:
+    head = square_head()
+    head.draft_to_target[3] = wrong
+    save_head(head, tmp_path / "own")
+    good = {"draft_vocab_size": head.config.draft_vocab_size, **layer_config(head)}
+    state = published_state(head)
+    for folder in ("own", "published"):
+        if folder == "published":
+            write_published(state, tmp_path / folder, good)
+        with pytest.raises(ModelError, match="leaves the vocabulary"):
+            load_head(tmp_path / folder, target=facts(head))
+    write_published({**state, "d2t": state["d2t"][:-1]}, tmp_path / "short", good)
+    with pytest.raises(ModelError, match="d2t has 39 entries, not 40"):
+        load_head(tmp_path / "short", target=facts(head))
 
 
 NAMES = {
@@ -127,15 +184,25 @@ NAMES = {
 }
 
 
-def published(head: Head, folder: Path, *, layer: str, config: dict[str, Any], pickled: bool = False) -> None:
-    """Write a head as others do: names, the map as offsets, and what we do not need beside it."""
+def published_state(head: Head, *, layer: str = "midlayer.") -> dict[str, torch.Tensor]:
+    """A head's tensors as others name them: the map as offsets, and what we do not need beside it."""
     state = head.state_dict()
     tensors = {theirs.replace("L.", layer): state[ours].clone() for ours, theirs in NAMES.items()}
     ids = head.draft_to_target
     tensors["d2t"] = ids - torch.arange(len(ids))
     known = torch.zeros(head.config.vocab_size, dtype=torch.bool)
-    known[ids] = True
+    known[ids.clamp(0, len(known) - 1)] = True
     tensors["t2d"] = known
+    return tensors
+
+
+def published(head: Head, folder: Path, *, layer: str, config: dict[str, Any], pickled: bool = False) -> None:
+    write_published(published_state(head, layer=layer), folder, config, pickled=pickled)
+
+
+def write_published(
+    tensors: dict[str, torch.Tensor], folder: Path, config: dict[str, Any], *, pickled: bool = False
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if pickled:
         torch.save(tensors, folder / "pytorch_model.bin")
@@ -255,3 +322,15 @@ def test_the_config_is_written_whole(tmp_path: Path) -> None:
     save_head(head, tmp_path)
     values = json.loads((tmp_path / CONFIG_FILE).read_text())
     assert set(values) == {"format", *asdict(head.config)}
+
+
+def test_the_embedded_head_is_small_and_whole() -> None:
+    folder = embedded_heads()["smollm2"]
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 15e6
+    values = json.loads((folder / CONFIG_FILE).read_text())
+    assert (values["target_name"], values["feature_layers"]) == ("smollm2", [2, 15, 27])
+    with safe_open(folder / WEIGHTS_FILE, "pt") as handle:
+        assert handle.get_slice("lm_head.weight").get_shape() == [values["draft_vocab_size"], values["hidden_size"]]
+        ids = handle.get_tensor("draft_to_target")
+    assert bool((ids.diff() > 0).all())
+    assert int(ids[-1]) < values["vocab_size"]

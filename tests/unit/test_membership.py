@@ -61,9 +61,9 @@ def test_strangers() -> None:
 def test_peers_silent_for_very_long_are_forgotten_and_asked_to_greet() -> None:
     found = members()
     found.silenced(now=10.0)
-    found.forget(now=299.0)
+    assert found.forget(now=299.0) == []
     assert set(found.members) == {"d", "f"}
     found.heard("f", now=299.0)
-    found.forget(now=301.0)
+    assert found.forget(now=301.0) == ["d"]
     assert set(found.members) == {"f"}
     assert not found.heard("d", now=302.0)

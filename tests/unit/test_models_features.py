@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from dist_spec.models.features import HALF_MAX, feature_rows
+from dist_spec.core.messages import Features
+from dist_spec.errors import UnsupportedError
+from dist_spec.models.features import HALF_MAX, caught, feature_rows, tells_features
 from dist_spec.models.runner import ModelRunner
+from dist_spec.transports.codec import decode, encode
 from tests.unit.model_cases import ids, row, tiny
 
 LAYERS = (0, 2)
@@ -68,3 +72,25 @@ def test_what_is_larger_than_a_float16_is_cut() -> None:
     np.testing.assert_array_equal(feature_rows([wild, wild], [0])[0], [HALF_MAX, -HALF_MAX, 1.5] * 2)
     assert feature_rows([wild], [1, 0]).dtype == np.float16
     assert feature_rows([wild, wild], []).shape == (0, 6)
+
+
+def test_what_is_no_number_is_sent_as_one() -> None:
+    """A row that overflowed ends its own request at most: what cannot be encoded would end the leader."""
+    wild = torch.tensor([[torch.nan, torch.inf, -torch.inf, 1.0]])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        rows = feature_rows([wild.to(dtype)], [0])
+        np.testing.assert_array_equal(rows, [[0.0, HALF_MAX, -HALF_MAX, 1.0]])
+        message = Features(request="r", generation=0, base_length=1, base_digest=0, rows=rows)
+        [came] = [decode(encode(message))]
+        assert isinstance(came, Features)
+        np.testing.assert_array_equal(came.rows, rows)
+
+
+def test_a_model_whose_layers_cannot_be_found_gives_none() -> None:
+    assert tells_features(tiny("llama").model)
+    assert tells_features(tiny("gemma2").model)
+    config = GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=64, bos_token_id=0, eos_token_id=1)
+    other = GPT2LMHeadModel(config)
+    assert not tells_features(other)
+    with pytest.raises(UnsupportedError, match="GPT2LMHeadModel"), caught(other, [0], {}):
+        pass

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dist_spec.drafters.derived_context import DerivedContext
 from dist_spec.drafters.reencode import continuation
 from dist_spec.drafters.trie import Trie
 from dist_spec.drafters.vocabularies import Vocabularies
@@ -53,6 +54,18 @@ def test_an_open_end_gives_up_the_last_id_unless_it_is_the_only_one():
     assert len(whole) > 1
     assert continuation(both, before, b" bridge is", open_end=True).tokens == whole[:-1]
     assert len(continuation(both, before, b" ", open_end=True).tokens) == 1
+
+
+@pytest.mark.parametrize("beyond", [0, 5, 10_000])
+def test_an_id_beyond_the_targets_tokenizer_is_no_text(beyond):
+    """Vocabularies are padded, and nothing forbids a target to choose such an id."""
+    target = byte_bpe()
+    both = Vocabularies(target, piece_bpe())
+    before = [*target.encode("the", add_special=False), target.size + beyond]
+    assert in_bytes(target, continuation(both, before, b" bridge", open_end=False).tokens) == b" bridge"
+    context = DerivedContext(both)
+    context.extend([*before, *target.encode(" bridge", add_special=False)])
+    assert in_bytes(both.drafter, context.ids).split() == [b"the", b"bridge"]
 
 
 def test_half_a_character_at_the_end_is_left_out():

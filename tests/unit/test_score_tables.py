@@ -66,6 +66,12 @@ def test_the_table_grows_with_its_sizes() -> None:
     assert rows[-1].nodes < 64  # no more paths than there are
 
 
+def test_where_no_guess_is_ever_right_there_is_no_tree_to_choose() -> None:
+    never = [[Trail(ranks=(0,), known=4)] * 40]
+    rows = choices(never, seconds(), chains=(1, 4))
+    assert [(row.shape, row.nodes, row.length) for row in rows] == [("chain", 1, 1.0), ("chain", 4, 1.0)]
+
+
 def test_the_gap_by_hand_and_its_parts_add_up() -> None:
     texts = [[trail(1, 1, 1, 1), trail(1, 0), trail(0), trail(1, 0), trail(0)]]
     found = explain(texts, depth=2, live=1.6, ready_depths=[(0, 5, 5), (1, 3, 6), (2, 2, 5)])

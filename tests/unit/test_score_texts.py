@@ -38,6 +38,7 @@ def test_prompts_come_domain_by_domain(tmp_path: Path) -> None:
         ({"prompt": " "}, "line 2: `prompt`"),
         ({"prompt": "x", "domain": "a:b"}, "line 2: `domain`"),
         ({"prompt": "x", "domain": 3}, "line 2: `domain`"),
+        ({"prompt": "\ud800"}, "line 2: `prompt` is not text in UTF-8"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, entry: object, named: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from dist_spec.core.messages import Bye, Close, Commit, Hello, Need, Open, Ping, Propose
+from dist_spec.core.admission import FeatureFacts
+from dist_spec.core.messages import Bye, Close, Commit, FeatureWish, Hello, Need, Open, Ping, Propose
 from dist_spec.core.plan import Plan
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.settings import Speculation
@@ -31,6 +34,21 @@ def test_a_drafter_with_another_tokenizer_is_refused() -> None:
     assert isinstance(bye, Bye)
     assert bye.fatal
     assert made.session.membership.drafters() == []
+
+
+def test_a_head_that_died_long_ago_keeps_no_other_away() -> None:
+    facts = FeatureFacts(hidden_size=8, num_layers=4)
+    wish = FeatureWish(layers=(0, 1), hidden_size=8, num_layers=4, window=16)
+    made = leader(features=facts)
+    made.hello("d", kind="head", features=wish)
+    other = {"kind": "head", "features": replace(wish, layers=(1, 2))}
+    [(_, bye)] = made.hello("e", **other)
+    assert isinstance(bye, Bye)
+    for now in (10.0, 400.0):
+        made.now = now
+        made.session.tick(now=now)
+    assert kinds(made.hello("e", **other), Ping, "e")
+    assert made.session.features.layers == (1, 2)
 
 
 def test_a_drafter_that_joins_late_is_told_all_there_is() -> None:

@@ -95,7 +95,7 @@ def choices(
         )
     for size, (tree, length) in zip(trees, tree_lengths(texts, trees), strict=True):
         nodes = len(tree.paths)
-        if nodes < size and rows and rows[-1].shape == "tree" and rows[-1].nodes >= nodes:
+        if not nodes or (nodes < size and rows and rows[-1].shape == "tree" and rows[-1].nodes >= nodes):
             break  # the drafter's guesses make no larger tree
         drafting = _tree_s(tree, seconds) if one_by_one else seconds.draft_first_s
         rows.append(_choice("tree", nodes, tree.depth, length, drafting, seconds, one_by_one=one_by_one))

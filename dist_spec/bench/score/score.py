@@ -38,6 +38,8 @@ DEPTH = 8
 """Tokens ahead that a drafter is followed at least."""
 WIDTH = 8
 """Guesses asked for below each token: ranks beyond it count as misses."""
+_MOST_LOGITS = 1 << 28
+"""Of texts that are followed side by side: the target's rows along all of them are kept meanwhile, and as many of laws."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,8 +233,10 @@ class _Session:
                 pair.drafter.forget()
             overlap = Overlap()
             spots: list[list[Spot]] = []
-            for first in range(0, len(mine), pair.batch):
-                part = mine[first : first + pair.batch]
+            longest = max(len(text.output) for text in mine)
+            count = max(1, min(pair.batch, _MOST_LOGITS // max(longest * pair.runner.vocab_size, 1)))
+            for first in range(0, len(mine), count):
+                part = mine[first : first + count]
                 spots += self._follow_part(pair, part, overlap, task=task)
             scored.spots[domain] = spots
             if overlap.positions:

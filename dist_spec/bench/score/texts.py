@@ -74,6 +74,10 @@ def _prompt(line: str, *, place: str) -> Prompt:
     text, domain = entry.get("prompt"), entry.get("domain", "")
     if not isinstance(text, str) or not text.strip():
         raise RequestError(f"{place}: `prompt` must be a text that is not empty", fix=_FIX)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, written as \\ud800: no tokenizer understands it
+        raise RequestError(f"{place}: `prompt` is not text in UTF-8", fix="correct its \\u escapes") from None
     if not isinstance(domain, str) or ":" in domain or len(domain) > 64:
         raise RequestError(f"{place}: `domain` must be a label: at most 64 characters, no colon", fix=_FIX)
     return Prompt(domain=domain, text=text)
