@@ -106,9 +106,14 @@ def test_streamed_beside_other_drafters(folder: Path) -> None:
     both = [*config(folder).model_dump(mode="json")["drafters"], {"kind": "suffix"}, {"kind": "ngram"}]
     with Deployment("mixed", config(folder, drafters=both)) as deployment:
         deployment.wait_ready()
-        streams = run(deployment, count=4, name="r")
-        assert [stream.tokens for stream in streams] == plain_texts(4)
-        assert accepted(streams) > 0
+        found = 0
+        for turn in range(20):  # such a small target may be through before a guess has reached it: give it texts until one did
+            streams = run(deployment, count=4, name=f"r{turn}-")
+            assert [stream.tokens for stream in streams] == plain_texts(4)
+            found += accepted(streams)
+            if found:
+                break
+        assert found > 0
 
 
 def test_killed_in_the_middle_it_comes_back_and_helps_again(cluster: Deployment) -> None:

@@ -17,7 +17,7 @@ from dist_spec.core.noise import request_key, uniform
 from dist_spec.core.types import Expansion
 from dist_spec.core.verification import weigh
 from dist_spec.core.verification.build import build_rule
-from dist_spec.drafters import model
+from dist_spec.drafters import chooser
 from dist_spec.drafters.draw import LawSettings, drawn
 from dist_spec.workers.model_backend import ModelBackend
 from tests.laws.enumeration import Table, texts
@@ -111,7 +111,7 @@ def drawn_from_another_law(law: DraftLaw, word: int) -> Expansion:
     [
         (weigh, "recover", no_residual),
         (weigh, "accepts", by_the_target_alone),
-        (model, "drawn", drawn_from_another_law),
+        (chooser, "drawn", drawn_from_another_law),
     ],
 )
 def test_the_same_test_finds_wrong_rules_guilty(module, name: str, wrong: Callable, monkeypatch):
