@@ -107,7 +107,7 @@ def test_streamed_beside_other_drafters(folder: Path) -> None:
     with Deployment("mixed", config(folder, drafters=both)) as deployment:
         deployment.wait_ready()
         found = 0
-        for turn in range(20):  # such a small target may be through before a guess has reached it: give it texts until one did
+        for turn in range(20):  # so small a target may be through before a guess has reached it
             streams = run(deployment, count=4, name=f"r{turn}-")
             assert [stream.tokens for stream in streams] == plain_texts(4)
             found += accepted(streams)
