@@ -19,10 +19,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from dist_spec.distill.cache import Cache
 from dist_spec.distill.card import head_card
 from dist_spec.distill.collect import Prompts, make_recipe
-from dist_spec.distill.evaluate import Evaluation
 from dist_spec.distill.fill import Wanted, corpora, default_folder, fill
 from dist_spec.distill.make_head import Made, make_head
-from dist_spec.distill.make_student import make_student
+from dist_spec.distill.make_student import MadeStudent, make_student
 from dist_spec.distill.ranks import Ranks, has_bfloat16, join_ranks
 from dist_spec.distill.settings import TrainSettings
 from dist_spec.distill.student_card import student_card
@@ -124,21 +123,15 @@ def _head(job: Job, cache: Cache, target: LoadedModel, ranks: Ranks, console: Co
             stop=stop,
         )
     if ranks.rank == 0:
-        _finish(job, cache, made, tokens=train.num_generated, console=console)
-
-
-def _finish(job: Job, cache: Cache, made: Made, *, tokens: int, console: Console) -> None:
-    command = shlex.join(["dist-spec", *sys.argv[1:]])
-    card = head_card(
-        made,
-        recipe=cache.recipe,
-        settings=job.settings,
-        command=command,
-        tokens=tokens,
-        file_bytes=(job.out / WEIGHTS_FILE).stat().st_size,
-    )
-    (job.out / "README.md").write_text(card)
-    _print_found(job, made.evaluation, interrupted=made.interrupted, console=console)
+        card = head_card(
+            made,
+            recipe=cache.recipe,
+            settings=job.settings,
+            command=_command(),
+            tokens=train.num_generated,
+            file_bytes=(job.out / WEIGHTS_FILE).stat().st_size,
+        )
+        _finish(job, card, made, console=console)
 
 
 def _student(job: Job, cache: Cache, target: LoadedModel, ranks: Ranks, console: Console) -> None:
@@ -156,12 +149,15 @@ def _student(job: Job, cache: Cache, target: LoadedModel, ranks: Ranks, console:
             tell=_teller(bar, task),
             stop=stop,
         )
-    if ranks.rank:
-        return
-    command = shlex.join(["dist-spec", *sys.argv[1:]])
-    card = student_card(made, recipe=cache.recipe, settings=job.settings, command=command, tokens=train.num_generated)
-    (job.out / "README.md").write_text(card)
-    _print_found(job, made.evaluation, interrupted=made.interrupted, console=console)
+    if ranks.rank == 0:
+        card = student_card(
+            made, recipe=cache.recipe, settings=job.settings, command=_command(), tokens=train.num_generated
+        )
+        _finish(job, card, made, console=console)
+
+
+def _command() -> str:
+    return shlex.join(["dist-spec", *sys.argv[1:]])
 
 
 def _teller(bar: Progress, task: Any) -> Callable[[Any, float], None]:
@@ -178,12 +174,14 @@ def _teller(bar: Progress, task: Any) -> Callable[[Any, float], None]:
     return tell
 
 
-def _print_found(job: Job, found: Evaluation, *, interrupted: bool, console: Console) -> None:
+def _finish(job: Job, card: str, made: Made | MadeStudent, *, console: Console) -> None:
+    (job.out / "README.md").write_text(card)
     console.print(
-        f"wrote {job.out}: agreement by step on held-out text " + " ".join(f"{a:.3f}" for a in found.agreement),
+        f"wrote {job.out}: agreement by step on held-out text "
+        + " ".join(f"{a:.3f}" for a in made.evaluation.agreement),
         markup=False,
     )
-    if interrupted:
+    if made.interrupted:
         console.print("interrupted; --resume goes on from here")
 
 

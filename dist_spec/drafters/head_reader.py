@@ -7,7 +7,6 @@ first step after a commit puts the target's features in the place of the head's 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TypeAlias
@@ -21,6 +20,7 @@ from dist_spec.drafters.draft_cache import TREE_SLOTS
 from dist_spec.drafters.head_cache import HeadRegion
 from dist_spec.drafters.head_plan import HeadFeed, Item, plan_feed
 from dist_spec.drafters.head_stack import HeadStack
+from dist_spec.drafters.lending import Lending
 from dist_spec.models.head import Head
 from dist_spec.models.kv_cache import PagedKVCache
 from dist_spec.models.packed import ATTENTION
@@ -64,8 +64,9 @@ class HeadReader:
         self._cache = PagedKVCache(shape, num_slots=size * max_requests, dtype=dtype, device=self._device)
         self._outputs = torch.zeros((size * max_requests, config.hidden_size), dtype=dtype, device=self._device)
         self._attend = ATTENTION[attention or ("padded" if self._device.type == "cuda" else "loop")]
-        self._spare = [HeadRegion(base=size * i, tree_slots=tree_slots, window=window) for i in range(max_requests)]
-        self._regions: OrderedDict[RequestKey, HeadRegion] = OrderedDict()
+        self._regions = Lending(
+            HeadRegion(base=size * i, tree_slots=tree_slots, window=window) for i in range(max_requests)
+        )
         self._early: dict[RequestKey, dict[int, HalfArray]] = {}
 
     def features(self, key: RequestKey, first_position: int, rows: HalfArray) -> None:
@@ -93,10 +94,9 @@ class HeadReader:
     def close(self, key: RequestKey) -> None:
         """Forget a request."""
         self._early.pop(key, None)
-        region = self._regions.pop(key, None)
+        region = self._regions.take_back(key)
         if region is not None:
             region.features = {}
-            self._spare.append(region)
 
     def _feed(self, row: ExpandRow, in_use: set[RequestKey]) -> HeadFeed | None:
         """What must be run for a request; None where it cannot be served."""
@@ -121,20 +121,14 @@ class HeadReader:
             self._outputs.index_copy_(0, moves[1], self._outputs.index_select(0, moves[0]))
 
     def _region(self, row: ExpandRow, in_use: set[RequestKey]) -> HeadRegion | None:
-        region = self._regions.get(row.key)
-        if region is None:
-            if not self._spare:
-                idle = next((key for key in self._regions if key not in in_use), None)
-                if idle is None:
-                    return None
-                self._spare.append(self._regions.pop(idle))
-            region = self._spare.pop()
+        lent = self._regions.lend(row.key, in_use=in_use)
+        if lent is None:
+            return None
+        region, is_new = lent
+        if is_new:
             region.features = self._early.pop(row.key, {})
+        if is_new or len(row.history) < region.seen:  # the latter is never promised, yet cheap to survive
             region.begin(row)
-            self._regions[row.key] = region
-        elif len(row.history) < region.seen:  # never promised, yet cheap to survive
-            region.begin(row)
-        self._regions.move_to_end(row.key)
         return region
 
     def _round(self, feeds: Sequence[HeadFeed]) -> _Outputs | None:

@@ -6,7 +6,6 @@ All leaves of all requests go through the model in one forward: each sees the co
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 
 from dist_spec.drafters.base import ExpandRow, RequestKey
 from dist_spec.drafters.draft_cache import TREE_SLOTS, Feed, Region, plan_feed
+from dist_spec.drafters.lending import Lending
 from dist_spec.models.loading import LoadedModel
 from dist_spec.models.packed import PackedModel
 from dist_spec.models.step import Segment, Visit
@@ -50,10 +50,9 @@ class LeafReader:
         self._packed = PackedModel(
             loaded, num_slots=size * max_requests, batch_invariant=batch_invariant, attention=attention
         )
-        self._spare = [
+        self._regions = Lending(
             Region(base=size * i, tree_slots=tree_slots, max_context=self.max_context) for i in range(max_requests)
-        ]
-        self._regions: OrderedDict[RequestKey, Region] = OrderedDict()
+        )
 
     def read(self, rows: Sequence[ExpandRow]) -> list[tuple[list[int], torch.Tensor]]:
         """Per row, the leaves that could be read and their logits (n, vocab_size) float32.
@@ -84,22 +83,15 @@ class LeafReader:
 
     def close(self, key: RequestKey) -> None:
         """Forget a request."""
-        region = self._regions.pop(key, None)
-        if region is not None:
-            self._spare.append(region)
+        self._regions.take_back(key)
 
     def _region(self, row: ExpandRow, in_use: set[RequestKey]) -> Region | None:
-        region = self._regions.get(row.key)
-        if region is None:
-            if not self._spare:
-                idle = next((key for key in self._regions if key not in in_use), None)
-                if idle is None:
-                    return None
-                self._spare.append(self._regions.pop(idle))
-            region = self._spare.pop()
+        lent = self._regions.lend(row.key, in_use=in_use)
+        if lent is None:
+            return None
+        region, is_new = lent
+        if is_new:
             region.begin(row)
-            self._regions[row.key] = region
-        self._regions.move_to_end(row.key)
         return region
 
     def _caught_up(self, row: ExpandRow, region: Region) -> Feed:
