@@ -21,23 +21,23 @@ from dist_spec.workers.supervisor import ProcessEvent, Supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
 
-SLEEP = "import time; print('up', flush=True); time.sleep(600)"
-POLITE = """
+UP = "import os; os.write(1, b'up\\n')"
+"""Says in one write that it is up: `print` may be interrupted by a signal between the word and the end of its line."""
+SLEEP = f"{UP}; import time; time.sleep(600)"
+POLITE = f"""
 import signal, sys, time
 def leave(*_):
     print("bye", flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
-print("up", flush=True)
+{UP}
 time.sleep(600)
 """
-STUBBORN = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
-)
+STUBBORN = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); {UP}; time.sleep(600)"
 PARENT = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
-print("child", child.pid, flush=True)
+os.write(1, b"child %d\\n" % child.pid)
 time.sleep(600)
 """
 
