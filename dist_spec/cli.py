@@ -12,6 +12,7 @@ import typer
 from dist_spec import __version__
 from dist_spec.commands import generate_options as asked
 from dist_spec.commands.distill import distill
+from dist_spec.commands.launch import launch
 from dist_spec.commands.options import (
     BindOption,
     ConfigArgument,
@@ -101,11 +102,30 @@ def generate(
     decisions: asked.DecisionsOption = None,
     json_file: asked.JsonOption = None,
     quiet: asked.QuietOption = False,
+    connect: asked.ConnectOption = None,
+    wait_s: asked.WaitOption = 60.0,
+    await_drafters: asked.AwaitOption = 0,
 ) -> None:
     """Generate text, streamed as it is committed."""
     from dist_spec.commands.prompts import read_prompts
     from dist_spec.config import load_config
 
+    asked.check_connect(
+        connect,
+        {
+            "--drafter": drafter,
+            "--num-draft-tokens": num_draft_tokens,
+            "--num-speculative-tokens": num_speculative_tokens,
+            "--speculative-config": speculative_config,
+            "--device": device,
+            "--drafter-device": drafter_device,
+            "--compare-plain": compare_plain,
+            "--controls": controls,
+            "--compare-hf": compare_hf,
+            "--trace": trace,
+            "--decisions": decisions,
+        },
+    )
     overrides = option_overrides(
         target=target,
         drafters=drafter,
@@ -149,6 +169,9 @@ def generate(
         concurrency=concurrency,
         json_file=json_file,
         quiet=quiet,
+        connect=connect,
+        wait_s=wait_s,
+        await_drafters=await_drafters,
     )
     run_generate(settings, prompts=texts, options=options)
 
@@ -196,18 +219,27 @@ def target(
     bind: BindOption = None,
     sets: SetOption = None,
     speculative_config: SpeculativeConfigOption = None,
+    rank: Annotated[int, typer.Option("--rank", min=0, help="Which process of a target of several (tp_size).")] = 0,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="tcp://HOST:PORT", help="Where these meet; rank 0 hosts it.")
+    ] = None,
 ) -> None:
     """Run the target alone; drafters connect to it from anywhere."""
     settings = read_config(config, sets, speculative_config=speculative_config)
-    from dist_spec.workers.target_app import run_target
+    from dist_spec.workers.target_rank import run_rank
 
-    run_target(settings, bind=bind or settings.transport.bind)
+    raise typer.Exit(run_rank(settings, bind=bind or settings.transport.bind, rank=rank, store=store))
 
 
 @app.command()
 def draft(
     config: ConfigArgument,
-    connect: Annotated[str, typer.Option("--connect", metavar="tcp://HOST:PORT", help="Where the target listens.")],
+    connect: Annotated[
+        list[str],
+        typer.Option(
+            "--connect", metavar="tcp://HOST:PORT", help="Where the target listens; repeatable: serve them all."
+        ),
+    ],
     name: Annotated[
         str | None, typer.Option("--name", help="Which drafter of the file (needed when there are several).")
     ] = None,
@@ -218,7 +250,8 @@ def draft(
     from dist_spec.topology import split_address
 
     settings = read_config(config, sets)
-    split_address(connect)
+    for address in connect:
+        split_address(address)
     names = [drafter.name for drafter in settings.process_drafters]
     if not names:
         raise ConfigError(f"{config}: no drafter there has a process of its own", fix="add one (placement: process)")
@@ -276,6 +309,7 @@ def check(config: ConfigArgument, sets: SetOption = None) -> None:
 
 app.command(cls=ScoreCommand)(score)
 app.command()(distill)
+app.command()(launch)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
+from dist_spec.bench.connection import WAIT_S, Connection, serving_of
 from dist_spec.bench.deployment import Deployment
 from dist_spec.config import Config, ModelDrafterConfig, load_config
 from dist_spec.config.arguments import argument_overrides
@@ -62,6 +63,9 @@ class LLM:
         config: a settings file, or settings; the other arguments win over it.
         speculative_config, num_speculative_tokens: vLLM's names (see `dist_spec.config.aliases`).
         progress: is told what a slow start is doing.
+        connect: address of a running target ("tcp://HOST:PORT") to ask instead of starting one; `target` says whose
+            tokenizer.
+        wait_s: how long to wait for that target, at the start and whenever it goes away.
         settings: sections of the settings, as dicts: `speculation={"budget": 8}`, `transport={...}`, ...
 
     Attributes:
@@ -83,8 +87,12 @@ class LLM:
         speculative_config: Mapping[str, Any] | None = None,
         num_speculative_tokens: int | None = None,
         progress: Progress | None = None,
+        connect: str | None = None,
+        wait_s: float = WAIT_S,
         **settings: Any,
     ) -> None:
+        if connect is not None and (drafters or speculative_config):
+            raise ConfigError("LLM: connect names a running target, which has its drafters", fix="leave drafters out")
         overrides = argument_overrides(
             {"target": target, **settings},
             drafters=drafters,
@@ -95,17 +103,17 @@ class LLM:
         if data is None and target is None:
             raise ConfigError("LLM: no target model is given", fix='say LLM(target="smollm2"), or give config=FILE')
         self.config = load_config(data, overrides=overrides)
-        for model in [self.config.target.model, *_models(self.config)]:
+        for model in [self.config.target.model, *(_models(self.config) if connect is None else ())]:
             resolve(model, progress=progress)  # before the processes, which would do it all at once
         self.tokenizer = load_tokenizer(self.config.target.model)
-        if threading.current_thread() is not threading.main_thread():
+        if connect is None and threading.current_thread() is not threading.main_thread():
             warnings.warn("the processes of an LLM end with the thread that made it", RuntimeWarning, stacklevel=2)
         self._lock = threading.RLock()
         self._count = 0
         self._busy_s = 0.0
         self._busy_since_s: float | None = None
         self._totals = {"num_requests": 0, "num_prompt_tokens": 0, "num_tokens": 0}
-        self._deployment = Deployment("llm", self.config)
+        self._deployment = serving_of(self.config, tokenizer=self.tokenizer, name="llm", connect=connect, wait_s=wait_s)
         self._end = weakref.finalize(self, _end, self._deployment, os.getpid())
         try:
             self._deployment.__enter__()
@@ -254,7 +262,8 @@ class LLM:
             try:
                 if error is None:
                     sampling = job.params.to_sampling(self._plain_ids, seed=job.seed, sample_index=job.index)
-                    stream = client.open(f"{job.request_id}.{job.index}", prompt=job.prompt.ids, sampling=sampling)
+                    name = f"{self._deployment.tag}{job.request_id}.{job.index}"
+                    stream = client.open(name, prompt=job.prompt.ids, sampling=sampling)
                     self._busy_since_s = self._busy_since_s or monotonic()
             except (RequestError, ProtocolError) as refusal:
                 error = str(refusal)
@@ -303,7 +312,7 @@ class LLM:
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> Deployment:
+    def _opened(self) -> Deployment | Connection:
         if not self._end.alive:
             raise WorkerError("this LLM is closed", fix="make a new one")
         return self._deployment
@@ -328,7 +337,7 @@ class LLM:
             end()
 
 
-def _end(deployment: Deployment, pid: int) -> None:
+def _end(deployment: Deployment | Connection, pid: int) -> None:
     """Also runs when the interpreter ends. A forked copy of this process leaves the processes to the original."""
     if os.getpid() == pid:
         deployment.__exit__(None, None, None)

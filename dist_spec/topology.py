@@ -13,6 +13,7 @@ from dist_spec.config import Config, DrafterConfig, HeadDrafterConfig, ModelDraf
 from dist_spec.errors import ConfigError, TransportError
 
 TARGET = "target"
+"""The target's process; of several, the leader. The others are "target-1", "target-2", ..."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,11 +21,12 @@ class ProcessSpec:
     """One process to start.
 
     Attributes:
-        name: unique; "target" or the drafter's name.
+        name: unique; "target" (of several ranks the leader), "target-1", ..., or the drafter's name.
         argv: the command and its arguments.
         env: variables to add to the environment.
         cores: cores to pin it to; empty: not pinned.
         restart: whether it is started again when it ends by itself.
+        group: processes of one group live and die together: the end of one ends all, and all are started again.
     """
 
     name: str
@@ -32,6 +34,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
     restart: bool = False
+    group: str | None = None
 
 
 def plan_processes(
@@ -41,8 +44,9 @@ def plan_processes(
     address: str,
     sets: Sequence[str] = (),
     available: Sequence[int] | None = None,
+    store: str | None = None,
 ) -> list[ProcessSpec]:
-    """The target first, then every drafter that has a process of its own.
+    """The target first (rank by rank), then every drafter that has a process of its own.
 
     Args:
         config: the settings.
@@ -50,20 +54,31 @@ def plan_processes(
         sets: overrides to hand on, "place=value" each.
         address: where the target listens, "tcp://host:port"; where it listens everywhere, drafters connect by loopback.
         available: the cores of this machine that may be used (default: those this process may run on).
+        store: where the ranks of a target of several meet, "tcp://host:port" (default: a free port of loopback).
 
     Raises:
-        ConfigError: a core is named that this machine does not have.
+        ConfigError: a core is named that this machine does not have, or a drafter has the name of a rank.
     """
     cores = assign_cores(config, available=available_cores() if available is None else available)
     connect = connect_address(address)
     base = (sys.executable, "-m", "dist_spec.cli")
     overrides = tuple(part for text in sets for part in ("--set", text))
-    target = ProcessSpec(
-        name=TARGET,
-        argv=(*base, "target", config_path, "--bind", address, *overrides),
-        env=thread_env(num_threads(cores[TARGET], config.target.threads)),
-        cores=cores[TARGET],
-    )
+    targets = target_names(config)
+    for drafter in config.process_drafters:
+        if drafter.name in targets:
+            raise ConfigError(f"drafters: {drafter.name!r} is a rank of the target", fix="choose another name")
+    if len(targets) > 1 and store is None:
+        store = listen_address("tcp://127.0.0.1:0")
+    ranks = [
+        ProcessSpec(
+            name=name,
+            argv=(*base, "target", config_path, *_target_options(rank, address=address, store=store), *overrides),
+            env=thread_env(num_threads(cores[name], config.target.threads)),
+            cores=cores[name],
+            group=TARGET if len(targets) > 1 else None,
+        )
+        for rank, name in enumerate(targets)
+    ]
     drafters = [
         ProcessSpec(
             name=drafter.name,
@@ -74,7 +89,18 @@ def plan_processes(
         )
         for drafter in config.process_drafters
     ]
-    return [target, *drafters]
+    return [*ranks, *drafters]
+
+
+def target_names(config: Config) -> list[str]:
+    """Names of the target's processes, the leader first."""
+    return [TARGET, *(f"{TARGET}-{rank}" for rank in range(1, config.parallel.tp_size))]
+
+
+def _target_options(rank: int, *, address: str, store: str | None) -> tuple[str, ...]:
+    """Of one rank: only the leader listens for messages."""
+    meeting = () if store is None else ("--rank", str(rank), "--store", store)
+    return (("--bind", address) if rank == 0 else ()) + meeting
 
 
 def assign_cores(config: Config, *, available: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -82,27 +108,40 @@ def assign_cores(config: Config, *, available: Sequence[int]) -> dict[str, tuple
 
     A target on the CPU gets one core, with or without drafters: the number of threads changes the rounding of sums, and a
     text must not depend on whether there is a drafter. Drafters deal the other cores out among themselves (and share when
-    there are too few). A process whose model lives on a GPU is not pinned.
+    there are too few). Of a target of several processes each gets one core; named cores are dealt out among them. A process
+    whose model lives on a GPU is not pinned.
     """
-    named: dict[str, tuple[int, ...] | None] = {TARGET: config.target.cores}
+    named = _named_for_target(config)
     named |= {drafter.name: drafter.cores for drafter in config.process_drafters}
     _check_available(named, available)
     taken = {core for cores in named.values() for core in cores or ()}
     free = [core for core in available if core not in taken] or list(available)
 
     assigned: dict[str, tuple[int, ...]] = {name: cores for name, cores in named.items() if cores}
+    targets = target_names(config)
     if TARGET not in assigned:
         if config.target.device != "cpu":
-            assigned[TARGET] = ()
+            assigned |= dict.fromkeys(targets, ())
         else:
-            assigned[TARGET] = (free[0],)
-            free = free[1:] or free
+            assigned |= {name: (free[rank % len(free)],) for rank, name in enumerate(targets)}
+            free = free[len(targets) :] or free[-1:]
     waiting = [drafter for drafter in config.process_drafters if drafter.name not in assigned]
     on_cpu = [drafter.name for drafter in waiting if _device(drafter) == "cpu"]
     assigned |= {drafter.name: () for drafter in waiting if _device(drafter) != "cpu"}
     for index, name in enumerate(on_cpu):
         assigned[name] = tuple(free[index :: len(on_cpu)]) or (free[index % len(free)],)
     return assigned
+
+
+def _named_for_target(config: Config) -> dict[str, tuple[int, ...] | None]:
+    """The target's named cores, dealt out among its processes."""
+    names, cores = target_names(config), config.target.cores
+    if cores is not None and len(cores) < len(names):
+        raise ConfigError(
+            f"target.cores: {len(cores)} for {len(names)} processes (parallel.tp_size)",
+            fix=f"name {len(names)} or more, or leave the setting out",
+        )
+    return {name: None if cores is None else cores[rank :: len(names)] for rank, name in enumerate(names)}
 
 
 def available_cores() -> list[int]:
@@ -164,7 +203,7 @@ def _check_available(named: Mapping[str, tuple[int, ...] | None], available: Seq
     for name, cores in named.items():
         missing = [core for core in cores or () if core not in available]
         if missing:
-            place = "target.cores" if name == TARGET else f"cores of drafter {name}"
+            place = "target.cores" if name.partition("-")[0] == TARGET else f"cores of drafter {name}"
             raise ConfigError(
                 f"{place}: this machine has no core {', '.join(map(str, missing))} to use",
                 fix=f"use some of {', '.join(map(str, available))}, or leave the setting out",

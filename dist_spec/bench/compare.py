@@ -21,7 +21,7 @@ from dist_spec.bench.efficiency import Efficiency, efficiency
 from dist_spec.bench.run import Job, RunResult, merge_runs
 from dist_spec.config import Config, parse_config
 from dist_spec.core.verification.equality import Equality, compare
-from dist_spec.topology import TARGET, assign_cores, available_cores
+from dist_spec.topology import assign_cores, available_cores, target_names
 
 VARIANTS = ("speculative", "plain", "plain_all_devices", "ready")
 CONTROLS = ("off", "random_drafter")
@@ -35,10 +35,11 @@ def variant_config(config: Config, variant: str, *, vocab_size: int = 0) -> Conf
         vocab_size: of the target, for a random drafter.
     """
     cores = assign_cores(config, available=available_cores())
+    own = config.target.cores or tuple(core for name in target_names(config) for core in cores[name])
     on_cpu = config.target.device == "cpu"
     data = config.model_dump(mode="json")
     if on_cpu:
-        data["target"]["cores"] = list(cores[TARGET])
+        data["target"]["cores"] = list(own)
     everything = sorted({core for own in cores.values() for core in own})
     match variant:
         case "speculative":
@@ -46,10 +47,10 @@ def variant_config(config: Config, variant: str, *, vocab_size: int = 0) -> Conf
         case "plain":
             data["drafters"] = []
         case "plain_all_devices":
-            if not on_cpu or set(everything) == set(cores[TARGET]):
+            if not on_cpu or set(everything) == set(own):
                 return None
             data["drafters"] = []
-            data["target"]["cores"], data["target"]["threads"] = everything, len(everything)
+            data["target"] |= {"cores": everything, "threads": max(1, len(everything) // config.parallel.tp_size)}
         case "off":
             if not config.drafters:
                 return None

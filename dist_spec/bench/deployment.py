@@ -34,6 +34,9 @@ class Deployment:
         config: complete settings.
     """
 
+    tag = ""
+    shared = False
+
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
         self.config = config

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from dist_spec.bench.compare import CONTROLS, VARIANTS, Comparison, merge_comparisons, variant_config
+from dist_spec.bench.connection import WAIT_S, Connection, Serving
 from dist_spec.bench.deployment import Deployment
 from dist_spec.bench.figures import figures, speeds
 from dist_spec.bench.peers import HuggingFacePeer
@@ -47,6 +48,8 @@ class Options:
         stats, compare_plain, controls, compare_hf: what to run beside it and to show.
         colour: mark accepted, recovered and bonus tokens in the text.
         rounds, concurrency: turns of every variant, requests at a time (None: chosen).
+        connect: address of a running target to ask instead of starting one; `wait_s`: how long to wait for it;
+            `await_drafters`: how many drafters to wait for.
     """
 
     chat: bool = True
@@ -61,6 +64,9 @@ class Options:
     concurrency: int | None = None
     json_file: Path | None = None
     quiet: bool = False
+    connect: str | None = None
+    wait_s: float = WAIT_S
+    await_drafters: int = 0
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -85,7 +91,8 @@ def generate(config: Config, *, prompts: Sequence[str], options: Options) -> Non
     check_files(config.telemetry)
     if options.json_file is not None:
         check_file(options.json_file, place="--json")
-    for model in [config.target.model, *(d.model for d in config.drafters if isinstance(d, ModelDrafterConfig))]:
+    drafters = [] if options.connect else [d.model for d in config.drafters if isinstance(d, ModelDrafterConfig)]
+    for model in [config.target.model, *drafters]:
         resolve(model, progress=lambda line: console.print(f"[dim]{line}[/dim]"))
     if options.compare_hf:
         _check_peer(config, temperatures=temperatures)
@@ -215,10 +222,21 @@ class _Session:
             for name, rate in peer_rates(self._peer, jobs, self._tokenizer).items():
                 rates.setdefault(name, []).append(rate)
 
-    def _deploy(self, stack: ExitStack) -> dict[str, Deployment]:
+    def _deploy(self, stack: ExitStack) -> dict[str, Serving]:
+        address = self._options.connect
+        if address is None:
+            return self._start(stack)
+        connection = stack.enter_context(
+            Connection(address, self._config, tokenizer=self._tokenizer, wait_s=self._options.wait_s)
+        )
+        with self._console.status(f"waiting for the target at {connection.address} ..."):
+            connection.wait_ready(num_drafters=self._options.await_drafters)
+        return {VARIANTS[0]: connection}
+
+    def _start(self, stack: ExitStack) -> dict[str, Serving]:
         """All variants stay up, so that their turns can alternate; those not in turn sleep. They start one after the
         other: each measures what its verifications cost, on cores that they share."""
-        deployments: dict[str, Deployment] = {}
+        deployments: dict[str, Serving] = {}
         with self._console.status("starting target and drafters ..."):
             for variant in self._options.variants:
                 settings = variant_config(self._config, variant, vocab_size=self._tokenizer.size)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dist_spec.bench.compare import Comparison
-from dist_spec.bench.deployment import Deployment
+from dist_spec.bench.connection import Serving
 from dist_spec.bench.peers import HuggingFacePeer
 from dist_spec.bench.printer import TextPrinter
 from dist_spec.bench.run import Job, RunResult, run_jobs
@@ -25,7 +25,7 @@ class Group:
 
 
 def run_rounds(
-    deployments: Mapping[str, Deployment],
+    deployments: Mapping[str, Serving],
     groups: Sequence[Group],
     *,
     rounds: int,
@@ -67,26 +67,27 @@ def _shower(printer: TextPrinter, first: int) -> Callable[[int, list[int], Seque
     return lambda index, tokens, kinds: printer.show(first + index, tokens, kinds)
 
 
-def _order(deployments: Mapping[str, Deployment], turn: int) -> list[str]:
+def _order(deployments: Mapping[str, Serving], turn: int) -> list[str]:
     """Every second round the other way round: a drift of the machine favours nobody."""
     names = list(deployments)
     return names if turn % 2 == 0 else names[::-1]
 
 
 def timed_run(
-    deployment: Deployment,
+    deployment: Serving,
     jobs: Sequence[Job],
     *,
     concurrency: int,
     name: str,
     on_tokens: Callable[[int, list[int], Sequence[str]], None] | None = None,
 ) -> RunResult:
-    """A run whose drafters start without anything kept of earlier texts."""
-    deployment.client.forget()
+    """A run whose drafters start without anything kept of earlier texts (kept where those may be somebody else's)."""
+    if not deployment.shared:
+        deployment.client.forget()
     return run_jobs(deployment, jobs, concurrency=concurrency, name=name, on_tokens=on_tokens)
 
 
-def warm_up(deployment: Deployment, job: Job, *, name: str) -> RunResult:
+def warm_up(deployment: Serving, job: Job, *, name: str) -> RunResult:
     """A few tokens of the job, so that nothing is done for the first time while it is timed."""
     short = replace(job.sampling, max_tokens=_WARM_UP_TOKENS, min_tokens=0, ignore_eos=True, stop=())
     return run_jobs(deployment, [Job(prompt=job.prompt, sampling=short)], concurrency=1, name=name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dist_spec.bench.deployment import Deployment
+from dist_spec.bench.connection import Serving
 from dist_spec.core.types import Sampling
 from dist_spec.errors import RequestError
 from dist_spec.server.client import Stream, TokenKind
@@ -77,7 +77,7 @@ GAUGES = frozenset(
 
 
 def run_jobs(
-    deployment: Deployment,
+    deployment: Serving,
     jobs: Sequence[Job],
     *,
     concurrency: int,
@@ -103,7 +103,8 @@ def run_jobs(
     while waiting or streams:
         while waiting and len(streams) < concurrency:
             index, job = waiting.pop(0)
-            request = f"{job.domain}:{name}-{index}" if job.domain else f"{name}-{index}"
+            request = f"{deployment.tag}{name}-{index}"
+            request = f"{job.domain}:{request}" if job.domain else request
             stream = deployment.client.open(request, prompt=job.prompt, sampling=job.sampling)
             streams[stream.request] = (index, stream)
             started_s = started_s or stream.opened_s
@@ -122,7 +123,10 @@ def run_jobs(
     if failed is not None:
         message, _, fix = failed.reason.removeprefix("error: ").partition("\n  fix: ")
         raise RequestError(message, fix=fix or None)
-    stats = stats_between(before, deployment.client.last_stats, streams=finished)
+    if deployment.shared:  # the totals are everybody's
+        stats = own_stats(finished)
+    else:
+        stats = stats_between(before, deployment.client.last_stats, streams=finished)
     return RunResult(streams=finished, wall_s=ended_s - started_s, stats=stats)
 
 
@@ -145,6 +149,29 @@ def stats_between(
         stats["time_idle_s"] = max(stats.get("time_idle_s", 0.0) - unused_s, 0.0)
         stats["leader_wall_s"] = after["clock_s"] - first
     return stats
+
+
+_OF_REQUESTS = {
+    "steps": "rows",
+    "ready_steps": "ready_rows",
+    "drafted": "drafted",
+    "verified": "verified",
+    "accepted": "accepted",
+    "committed": "committed",
+}
+"""Figures of a request, and what the leader's totals call their sum."""
+
+
+def own_stats(streams: Sequence[Stream]) -> dict[str, float]:
+    """What is known of these requests alone where others use the leader too: counts, no times. Of a request that was gone on
+    with after a restart, the part since then."""
+    stats = {
+        f"session_{total}": sum(stream.stats.get(name, 0.0) for stream in streams)
+        for name, total in _OF_REQUESTS.items()
+    }
+    stats["session_steps"] = stats["session_rows"]
+    facts = [stream.stats for stream in streams if "max_logit_difference" in stream.stats]
+    return stats | ({name: facts[-1][name] for name in ("batch_invariant", "max_logit_difference")} if facts else {})
 
 
 def merge_runs(runs: Sequence[RunResult]) -> RunResult:

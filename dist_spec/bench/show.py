@@ -93,10 +93,11 @@ def _show_drafters(console: Console, run: RunResult, occupancy: Mapping[str, flo
     for name, busy in occupancy.items():
         if name != "target":
             nodes = run.stats.get(f"drafter_{name}_nodes", 0)
+            accepted = run.stats.get(f"drafter_{name}_accepted", 0)
             busy_s = run.stats.get(f"drafter_{name}_busy_s", 0.0)
             console.print(
                 f"drafter {name}: drafting {busy:.1%} of the time ({busy_s:.2f} s, as of its last heartbeat), "
-                f"{nodes:.0f} nodes streamed ahead"
+                f"{nodes:.0f} nodes streamed ahead, {accepted:.0f} accepted"
             )
     if run.waited_s() > 0:
         console.print(f"exposed (the target waited for drafters): {run.waited_s():.3f} s")
@@ -142,7 +143,7 @@ def _show_links(console: Console, transfers: Sequence[Mapping[str, Any]], *, tok
     for row in transfers:
         arrow = "to" if row["direction"] == "out" else "from"
         table.add_row(
-            f"{arrow} {row['peer']}" if row["peer"] != "*" else "all links",
+            f"{arrow} {row['peer'].replace('@', ' by ')}" if row["peer"] != "*" else "all links",
             row["kind"],
             f"{row['messages']}",
             f"{row['bytes']}",

@@ -27,7 +27,7 @@ from dist_spec.config import (
 from dist_spec.drafters.build import read_texts
 from dist_spec.drafters.draft_cache import TREE_SLOTS
 from dist_spec.errors import ConfigError, DistSpecError, ModelError
-from dist_spec.topology import TARGET, assign_cores, available_cores, listen_address
+from dist_spec.topology import TARGET, assign_cores, available_cores, listen_address, target_names
 from dist_spec.workers.settings import speculation_of
 
 SMALL_PROCESS_BYTES = 100 << 20
@@ -137,6 +137,7 @@ def _check_model(
                 device=settings.device,
                 num_tree_slots=speculation_of(config).budget + 1 if name == TARGET else TREE_SLOTS,
                 batch_invariant=name == TARGET and config.target.batch_invariant,
+                parallel=config.parallel if name == TARGET else None,
                 trust_remote_code=settings.trust_remote_code,
                 progress=progress,
             )
@@ -145,8 +146,15 @@ def _check_model(
             from dist_spec.models.tokenizer import load_tokenizer
 
             load_tokenizer(settings.model)
-        report.needs.append((name, settings.device, footprints[0]))
+        for index, process in enumerate(target_names(config) if name == TARGET else [name]):
+            report.needs.append((process, _device_of(settings.device, index), footprints[0]))
     return report.lines[-1][1] == "ok"
+
+
+def _device_of(device: str, index: int) -> str:
+    """Of the process that is number `index`, from `device` on; several on one machine take a GPU each."""
+    kind, _, first = device.partition(":")
+    return device if kind == "cpu" else f"{kind}:{int(first) + index}"
 
 
 def _check_head(report: Report, drafter: HeadDrafterConfig, config: Config) -> None:

@@ -4,11 +4,12 @@ knows nothing of drafters or processes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dist_spec.config import DEFAULT_MODEL_LEN
+from dist_spec.config import DEFAULT_MODEL_LEN, ParallelConfig
 from dist_spec.errors import ModelError, UnsupportedError
 
 PROCESS_BYTES = 350 << 20
@@ -39,6 +40,7 @@ def model_footprint(
     device: str = "cpu",
     num_tree_slots: int = 0,
     batch_invariant: bool = False,
+    parallel: ParallelConfig | None = None,
     trust_remote_code: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Footprint:
@@ -48,9 +50,10 @@ def model_footprint(
         layers: the decoder layers that run (None: all).
         num_tree_slots: KV slots per sequence for the nodes of a draft tree.
         batch_invariant: as the target runs; its KV may be kept in another type then.
+        parallel: the ranks that it is spread over; sizes are then those of the largest rank.
 
     Raises:
-        ModelError: it cannot be found or read, or is asked for more positions or layers than it has.
+        ModelError: it cannot be found or read, is asked for more positions or layers than it has, or cannot be spread so.
         UnsupportedError: it is of a kind that is not served.
     """
     import torch
@@ -75,13 +78,36 @@ def model_footprint(
     blocks = -(-(length + num_tree_slots) // kv_block_size) * max_sequences
     weight_type: torch.dtype = getattr(torch, dtype)
     weights_bytes = sum(p.numel() for p in module.parameters()) * weight_type.itemsize
+    packed_bytes = packed_copy_bytes(module, dtype=weight_type, device=torch.device(device))
+    if parallel is not None and parallel.tp_size > 1:
+        weights_bytes, packed_bytes, config = _rank_share(module, parallel, name=model, itemsize=weight_type.itemsize)
     attention = attention_for(config, device=torch.device(device), batch_invariant=batch_invariant)
     kept = kv_dtype(attention, weight_type)
     return Footprint(
-        weights_bytes=weights_bytes + packed_copy_bytes(module, dtype=weight_type, device=torch.device(device)),
+        weights_bytes=weights_bytes + packed_bytes,
         kv_bytes=blocks * kv_block_size * bytes_per_token(config, kept),
         max_model_len=length,
     )
+
+
+def _rank_share(module: Any, parallel: ParallelConfig, *, name: str, itemsize: int) -> tuple[int, int, Any]:
+    """(bytes of weights, of a second copy of them, config) of the rank with the most. Ranks keep no second copy of
+    their weights; those of DeepSpeed hold the whole model before they cut it."""
+    from dist_spec.models.kv_cache import kv_shape
+    from dist_spec.models.parallel.deepspeed import check_deepspeed
+    from dist_spec.models.parallel.load import share_of
+
+    config, size = copy(module.config.get_text_config()), parallel.tp_size
+    if parallel.backend == "deepspeed":
+        check_deepspeed()
+        held, spread = sum(p.numel() for p in module.parameters()), True
+    else:
+        held, spread = share_of(module, name=name, size=size, attention=parallel.attention)
+    if spread:
+        heads, (kv_heads, dim) = int(config.num_attention_heads), kv_shape(config)
+        config.head_dim = dim
+        config.num_attention_heads, config.num_key_value_heads = -(-heads // size), -(-kv_heads // size)
+    return held * itemsize, 0, config
 
 
 def head_footprint(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -66,6 +66,30 @@ DecisionsOption: TypeAlias = Annotated[
 JsonOption: TypeAlias = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write results there; keys: docs/operating.md.")
 ]
+ConnectOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--connect", metavar="tcp://HOST:PORT",
+        help="Ask a running target there instead of starting one; --target or --config says whose tokenizer.",
+        show_default=False,
+    ),
+]  # fmt: skip
+WaitOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--wait-s",
+        min=0.1,
+        metavar="S",
+        help="With --connect: wait so long for a target that is not (or no longer) there.",
+    ),
+]
+AwaitOption: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--await-drafters", min=0, metavar="N",
+        help="With --connect: begin once so many drafters are attached to the target (or after half a minute).",
+    ),
+]  # fmt: skip
 QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", help="Do not stream the text.")]
 
 
@@ -92,3 +116,26 @@ def file_overrides(*, trace: Path | None, decisions: Path | None) -> list[Overri
     """Files as settings; absolute, as other processes write them."""
     places = (("telemetry.trace", trace), ("telemetry.decisions", decisions))
     return [(place, str(path.absolute())) for place, path in places if path is not None]
+
+
+def check_connect(connect: str | None, given: Mapping[str, object]) -> None:
+    """With --connect: refuse what only processes that we start ourselves can do.
+
+    Args:
+        given: options by name; those with a true value, or a number, were given.
+
+    Raises:
+        ConfigError: names the first of them, or the address that is none.
+    """
+    from dist_spec.errors import ConfigError
+    from dist_spec.topology import split_address
+
+    if connect is None:
+        return
+    split_address(connect)
+    for option, value in given.items():
+        if value is not None and value is not False and value != []:
+            raise ConfigError(
+                f"{option} says how processes are started, and with --connect they are there already",
+                fix=f"leave {option} out, or give it where the target is started",
+            )

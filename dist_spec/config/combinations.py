@@ -20,7 +20,9 @@ def check_combinations(config: Config) -> None:
     if config.verification.rule == "rejection":
         _check_blind(config)
     _check_drafters(config)
+    _check_links(config)
     _check_target(config)
+    _check_parallel(config)
     _check_transport(config)
 
 
@@ -108,12 +110,54 @@ def _check_drafters(config: Config) -> None:
             )
 
 
+def _check_links(config: Config) -> None:
+    for index, drafter in enumerate(config.drafters):
+        link, place = drafter.link, f"drafters.{index}.link"
+        if drafter.placement == "leader" and link != type(link)():
+            raise ConfigError(f"{place}: a drafter inside the leader needs no link", fix=f"remove {place}")
+        if link.messages == "collective" and link.tensors != "collective":
+            raise ConfigError(
+                f"{place}.messages: collective carries tensors too, but {place}.tensors: {link.tensors}",
+                fix=f"set {place}.tensors: collective",
+            )
+        if link.backend != "auto" and link.tensors != "collective":
+            raise ConfigError(
+                f"{place}.backend: {link.backend} is for {place}.tensors: collective", fix=f"remove {place}.backend"
+            )
+        if link.tensors == "collective" and config.telemetry.record is not None:
+            raise UnsupportedError(
+                f"telemetry.record with {place}.tensors: collective is not in this release: a record knows one link",
+                fix=f"set {place}.tensors: zmq for a run that is to be replayed",
+            )
+        devices = (config.target.device, getattr(drafter, "device", "cpu"))
+        if link.backend == "nccl" and "cpu" in devices:
+            raise ConfigError(
+                f"{place}.backend: nccl joins two GPUs, but the devices are {devices[0]} and {devices[1]}",
+                fix=f"set {place}.backend: gloo, or auto",
+            )
+
+
 def _check_target(config: Config) -> None:
     target = config.target
     if target.batch_invariant and target.device != "cpu":
         raise UnsupportedError(
             f"target.batch_invariant on device {target.device} is not in this release",
             fix="set target.batch_invariant: false (texts are then compared up to the measured rounding), or device: cpu",
+        )
+
+
+def _check_parallel(config: Config) -> None:
+    parallel = config.parallel
+    if parallel.backend == "deepspeed" and parallel.attention == "replicated":
+        raise ConfigError(
+            "parallel.attention: replicated is for parallel.backend: transformers; deepspeed shards any number of heads",
+            fix="set parallel.attention: sharded",
+        )
+    if parallel.tp_size > 1 and parallel.timeout_s <= config.transport.heartbeat_s:
+        raise ConfigError(
+            f"parallel.timeout_s: {parallel.timeout_s:g} must be more than transport.heartbeat_s: "
+            f"{config.transport.heartbeat_s:g}, at which idle ranks are told that all is well",
+            fix=f"set parallel.timeout_s to {10 * config.transport.heartbeat_s:g} or more",
         )
 
 

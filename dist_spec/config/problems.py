@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dist_spec.config.schema import Config, DrafterConfig
+from dist_spec.config.schema import Config, DrafterConfig, LinkConfig
 from dist_spec.errors import ConfigError, DistSpecError, UnsupportedError
 
 DRAFTER_KINDS: dict[str, type[BaseModel]] = {
@@ -19,9 +19,9 @@ DRAFTER_KINDS: dict[str, type[BaseModel]] = {
 
 NOT_YET_KEYS: Mapping[str, Sequence[str]] = {
     "sampling": ("grammar", "n", "best_of", "use_beam_search", "typical_p", "no_repeat_ngram_size"),
-    "target": ("tensor_parallel", "tp", "quantization", "lora", "adapter"),
+    "target": ("quantization", "lora", "adapter"),
     "transport": ("curve", "link"),
-    "drafter": ("quantization", "lora", "adapter", "link"),
+    "drafter": ("quantization", "lora", "adapter"),
 }  # fmt: skip
 """Keys that exist in the design or elsewhere, refused by name so that nobody hunts for a spelling mistake."""
 
@@ -169,6 +169,8 @@ def _known_keys(details: ErrorDetails) -> list[str]:
     loc = details["loc"]
     if len(loc) == 1:
         return list(Config.model_fields)
+    if loc[0] == "drafters" and len(loc) > 4 and loc[3] == "link":
+        return list(LinkConfig.model_fields)
     if loc[0] == "drafters":
         return list(DRAFTER_KINDS[str(loc[2])].model_fields)
     section = Config.model_fields[str(loc[0])].annotation

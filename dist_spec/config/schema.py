@@ -5,31 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dist_spec.config.combinations import check_combinations
+from dist_spec.config.values import Budget, Cores, Count, Device, Dtype, Name, PerRequest, Seconds
 from dist_spec.errors import ConfigError
-
-Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
-Device: TypeAlias = Annotated[str, Field(pattern=r"^(cpu|cuda:\d+)$")]
-Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-Cores: TypeAlias = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
-Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
 
 DEFAULT_MODEL_LEN = 4096
 """Longest sequence of a target whose `max_model_len` is not set (less where the model was made for less)."""
-
-
-def _budget_tag(value: Any) -> str:
-    return "auto" if value == "auto" else "nodes"
-
-
-Budget: TypeAlias = Annotated[
-    Annotated[Literal["auto"], Tag("auto")] | Annotated[int, Field(ge=0, le=1024), Tag("nodes")],
-    Discriminator(_budget_tag),  # so that a wrong number is told in one sentence and not as two alternatives
-]
 
 
 class _Settings(BaseModel):
@@ -43,6 +26,7 @@ class TargetConfig(_Settings):
 
     `cores` pins the process (default: chosen, see `plan`); `threads` defaults to the number of its cores.
     `batch_invariant` (default: on for cpu) makes a token's logits bit-equal however many rows ride along.
+    `drain_s`: after SIGTERM running requests may take so long to finish; what is left goes back to its frontends.
     """
 
     model: Annotated[str, Field(min_length=1)]
@@ -54,6 +38,7 @@ class TargetConfig(_Settings):
     max_model_len: Count | None = None
     max_sequences: Count = 4
     kv_block_size: Count = 32
+    drain_s: Seconds = 30.0
     trust_remote_code: bool = False
 
     @model_validator(mode="before")
@@ -62,6 +47,19 @@ class TargetConfig(_Settings):
         if isinstance(data, dict) and data.get("batch_invariant") is None:
             return {**data, "batch_invariant": data.get("device", "cpu") == "cpu"}
         return data
+
+
+class LinkConfig(_Settings):
+    """What carries what between one drafter and the target.
+
+    `tensors`: hidden features and dense draft laws go over ZeroMQ like all messages, or over torch.distributed
+    (`collective`: a group of two ranks, whose `backend` is NCCL where both ends are on GPUs, else gloo). `messages`: the
+    others. Without a collective link that is up, ZeroMQ carries everything.
+    """
+
+    tensors: Literal["zmq", "collective"] = "zmq"
+    messages: Literal["zmq", "collective"] = "zmq"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
 
 
 class ModelDrafterConfig(_Settings):
@@ -83,6 +81,7 @@ class ModelDrafterConfig(_Settings):
     dtype: Dtype = "bfloat16"
     device: Device = "cpu"
     cores: Cores | None = None
+    link: LinkConfig = LinkConfig()
     threads: Count | None = None
     width: Annotated[int, Field(ge=1, le=256)] = 8
     num_children: Annotated[int, Field(ge=1, le=64)] = 4
@@ -111,6 +110,7 @@ class HeadDrafterConfig(_Settings):
     dtype: Dtype = "bfloat16"
     device: Device = "cpu"
     cores: Cores | None = None
+    link: LinkConfig = LinkConfig()
     threads: Count | None = None
     width: Annotated[int, Field(ge=1, le=256)] = 8
     num_children: Annotated[int, Field(ge=1, le=64)] = 4
@@ -129,6 +129,7 @@ class NgramDrafterConfig(_Settings):
     max_ngram: Annotated[int, Field(ge=1, le=8)] = 4
     num_draft_tokens: Annotated[int, Field(ge=1, le=256)] = 8
     cores: Cores | None = None
+    link: LinkConfig = LinkConfig()
 
 
 class SuffixDrafterConfig(_Settings):
@@ -143,6 +144,7 @@ class SuffixDrafterConfig(_Settings):
     max_tokens: Count = 1_000_000
     num_draft_tokens: Annotated[int, Field(ge=1, le=256)] = 16
     cores: Cores | None = None
+    link: LinkConfig = LinkConfig()
 
 
 class ScriptedDrafterConfig(_Settings):
@@ -160,6 +162,7 @@ class ScriptedDrafterConfig(_Settings):
     num_children: Annotated[int, Field(ge=1, le=64)] = 4
     num_draft_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
     cores: Cores | None = None
+    link: LinkConfig = LinkConfig()
     placement: ClassVar[Literal["process"]] = "process"
 
 
@@ -174,6 +177,7 @@ class PluginDrafterConfig(_Settings):
     num_children: Annotated[int, Field(ge=1, le=64)] = 4
     num_draft_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
     cores: Cores | None = None
+    link: LinkConfig = LinkConfig()
     placement: ClassVar[Literal["process"]] = "process"
 
 
@@ -192,7 +196,8 @@ class SpeculationConfig(_Settings):
     """The four independent switches, and the amounts that go with them.
 
     `budget`: nodes verified per step over all sequences (0: drafting off), or `auto`: as many as the price says, at
-    most `max_budget`. `fan_out`: outcomes prepared per position.
+    most `max_budget`. `fan_out`: outcomes prepared per position. `drafters_per_request`: so many drafters of one kind
+    serve a request at most, and the requests are shared out; `auto`: all serve a single one, each its own of many.
     `max_wait_s` bounds a wait on a miss, `pull_timeout_s` a pull's round trip.
     """
 
@@ -203,6 +208,7 @@ class SpeculationConfig(_Settings):
     budget: Budget = "auto"
     max_budget: Annotated[int, Field(ge=1, le=1024)] = 32
     fan_out: Annotated[int, Field(ge=1, le=64)] = 3
+    drafters_per_request: PerRequest = "auto"
     max_wait_s: Seconds = 0.005
     pull_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
@@ -239,6 +245,20 @@ class SamplingConfig(_Settings):
     logprobs: Annotated[int, Field(ge=0, le=64)] | None = None
 
 
+class ParallelConfig(_Settings):
+    """The target over `tp_size` processes (tensor-parallel ranks), each with its shard of the weights.
+
+    `backend`: transformers' own sharding (every rank loads its shard only), or DeepSpeed's, which also shards numbers of
+    heads that `tp_size` does not divide. `attention: replicated` keeps attention whole on every rank and shards the rest.
+    `timeout_s`: a rank that makes no progress for so long ends all of them.
+    """
+
+    tp_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    backend: Literal["transformers", "deepspeed"] = "transformers"
+    attention: Literal["sharded", "replicated"] = "sharded"
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+
+
 class TransportConfig(_Settings):
     """Where the leader listens (port 0: a free one is chosen), and when a silent peer counts as dead."""
 
@@ -263,6 +283,7 @@ class Config(_Settings):
     """All settings of one deployment."""
 
     target: TargetConfig
+    parallel: ParallelConfig = ParallelConfig()
     drafters: Annotated[tuple[DrafterConfig, ...], Field(strict=False)] = ()
     speculation: SpeculationConfig = SpeculationConfig()
     verification: VerificationConfig = VerificationConfig()

@@ -43,14 +43,14 @@ def admissible(message: Open, facts: TargetFacts) -> Sequence:
     name, limit = f"request {message.request!r}", facts.max_model_len
     if not prompt:
         raise RequestError(f"{name}: the prompt is empty", fix="give at least one token")
-    if len(prompt) + len(generated) >= limit:
+    if len(prompt) >= limit or len(prompt) + len(generated) > limit:
         raise RequestError(
             f"{name}: the prompt has {len(prompt) + len(generated)} tokens, the context is {limit} long",
             fix="shorten the prompt or raise target.max_model_len (up to what the model supports)",
         )
     if min(prompt + generated) < 0 or max(prompt + generated) >= facts.vocab_size:
         raise RequestError(f"{name}: a token id lies outside the vocabulary of {facts.vocab_size}")
-    if len(generated) >= message.sampling.max_tokens:
+    if len(generated) > message.sampling.max_tokens:
         raise RequestError(f"{name}: max_tokens is {message.sampling.max_tokens}, {len(generated)} are there already")
     if message.sampling.stop and facts.decode is None:
         raise RequestError(f"{name}: stop strings need a tokenizer, this target has none", fix="use stop_token_ids")

@@ -40,13 +40,15 @@ class Conversation:
         self.counts = counts
         self.features = features
         self.forgotten = False
+        self._shares: dict[str, tuple[int, int]] = {}
 
     def receive(self, peer: str, message: Message, *, now: float) -> list[Outgoing]:
         """Take in one message; returns what to send."""
         out: list[Outgoing] = []
         if self.membership.heard(peer, now=now) and not isinstance(message, Hello):
             self.features.tell_again(peer)
-            out += self.requests.tell_all(peer)
+            self.requests.knows_nothing(peer)
+            out += self._joined(peer, now=now)
         match message:
             case Hello():
                 return self._hello(peer, message, now=now)
@@ -84,11 +86,32 @@ class Conversation:
             return [(peer, no)]
         # Who greets again may have lost everything (a restart) or nothing (it only missed our pings). A drafter is told
         # everything anew; a frontend's requests go on: tokens that it does not expect are no harm to it.
-        self.requests.nobody_waits_for(peer)
+        self.requests.knows_nothing(peer)
         self.membership.join(peer, hello, now=now)
         self.features.join(peer, hello)
+        told = self._joined(peer, now=now)
         # The pong tells a frontend that the leader is up; a drafter learns it from what it is told of.
-        return [(peer, self._ping(peer, now=now)), *self.requests.tell_all(peer)]
+        return [(peer, self._ping(peer, now=now)), *told]
+
+    def _joined(self, peer: str, *, now: float) -> list[Outgoing]:
+        """A drafter is there (again): it may serve from here on."""
+        if self.membership.members[peer].role == "drafter":
+            self.requests.assignment.joined(peer, now=now)
+        return self.settle(now=now)
+
+    def settle(self, *, now: float) -> list[Outgoing]:
+        """What drafters must be told since the last time: requests that they serve, and whose branches are whose."""
+        asked = self.requests.assignment.num_updates
+        out = self.requests.settle(now=now)
+        for peer, message in out:
+            if isinstance(message, Open):  # it knows nothing of this request, or nothing any more
+                self.features.tell_again(peer, (message.request, message.generation))
+        if asked == self.requests.assignment.num_updates:
+            return out
+        shares = {peer: self.requests.assignment.share(peer) for peer in self.membership.drafters()}
+        changed = [peer for peer, share in shares.items() if self._shares.get(peer, (0, 1)) != share]
+        self._shares = shares
+        return [*((peer, self._ping(peer, now=now)) for peer in changed), *out]
 
     def _one_too_many(self, peer: str, hello: Hello) -> Bye | None:
         """Law 5: of two drafters' draws for one position the first counts, and which that is may depend on them."""
@@ -105,7 +128,12 @@ class Conversation:
 
     def _need(self, peer: str, need: Need) -> list[Outgoing]:
         live = self.requests.live.get((need.request, need.generation))
-        if live is None or not live.running:
+        drafts = self.membership.members[peer].role == "drafter"
+        if (
+            live is None
+            or not live.running
+            or (drafts and not self.requests.assignment.serves(peer, live.sequence.key))
+        ):
             return self._unknown(peer, need)
         prefix = live.sequence.prefix
         if not 0 < need.have_length <= len(prefix):
@@ -143,6 +171,8 @@ class Conversation:
         if new < 0:
             return []
         member.useful_nodes += new
+        if new > 0:
+            live.fed.add(peer)
         if proposal.base_length == len(live.sequence.prefix):
             self.waiting.answered(live, peer, now=now)
         return []
@@ -152,7 +182,8 @@ class Conversation:
         if self.membership.leave(peer) is None:
             return []
         self.features.leave(peer)
-        self.requests.nobody_waits_for(peer)
+        self.requests.knows_nothing(peer)
+        self.requests.assignment.left(peer)
         owned = [key for key, live in self.requests.live.items() if live.owner == peer]
         return [sent for key in owned for sent in self.requests.close(key, reason="abort")]
 
@@ -168,15 +199,17 @@ class Conversation:
         """Heartbeats and silence; call now and then."""
         out: list[Outgoing] = []
         for peer in self.membership.silenced(now=now):
-            self.requests.nobody_waits_for(peer)
+            self.requests.knows_nothing(peer)
             if self.membership.members[peer].role == "frontend":
                 out += self.lost(peer)
         for peer in self.membership.forget(now=now):
             self.features.leave(peer)
+            self.requests.assignment.left(peer)
+        out += self.settle(now=now)
         return [*out, *((peer, self._ping(peer, now=now)) for peer in self.membership.due_pings(now=now))]
 
     def _ping(self, peer: str, *, now: float) -> Ping:
-        index, count = self.membership.share(peer)
+        index, count = self.requests.assignment.share(peer)
         return Ping(
             progress=self.counts.steps,
             num_drafters=len(self.membership.drafters()),

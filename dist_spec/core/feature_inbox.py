@@ -22,6 +22,20 @@ _MAX_READY = 256
 """Messages kept until somebody takes them."""
 
 
+def features_of(commit: Commit) -> Features:
+    """The features that ride on a commit as a message of their own; there must be some."""
+    digest = commit.base_digest
+    for token in commit.tokens[:-1].tolist():
+        digest = extend_digest(digest, token)
+    return Features(
+        request=commit.request,
+        generation=commit.generation,
+        base_length=commit.base_length + len(commit.tokens) - 1,
+        base_digest=digest,
+        rows=commit.features,
+    )
+
+
 class FeatureInbox:
     """Features by the prefix that they end with. Late, repeated and reordered ones are as good as any (law 3)."""
 
@@ -39,12 +53,8 @@ class FeatureInbox:
 
     def rode(self, draft: Draft, commit: Commit) -> None:
         """Features that came with a commit, which may have been taken in or not."""
-        if not len(commit.features):
-            return
-        length, digest = commit.base_length + len(commit.tokens) - 1, commit.base_digest
-        for token in commit.tokens[:-1].tolist():
-            digest = extend_digest(digest, token)
-        self._put(draft, length, digest, commit.features)
+        if len(commit.features):
+            self.came(draft, features_of(commit))
 
     def _put(self, draft: Draft, length: int, digest: int, rows: HalfArray) -> None:
         if length > len(draft.prefix):

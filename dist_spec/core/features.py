@@ -7,8 +7,9 @@ verification read, so the features of a prompt, or those that a late joiner miss
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -52,12 +53,12 @@ class _Window:
         size, limit = rows.shape[1], self._limit
         self._used = self._used if first == self.high else 0
         if self._ring is None or self._ring.shape[1] != size:
-            self._ring, self._used = np.empty((2 * limit, size), np.float16), 0
+            self._ring, self._used = _room(rows, 2 * limit), 0
         self.high = first + len(rows)
         rows = rows[-limit:]
         if self._used + len(rows) > 2 * limit:  # once in `limit` rows: the latest move to the front
             kept = min(self._used, limit)
-            self._ring[:kept] = self._ring[self._used - kept : self._used].copy()
+            self._ring[:kept] = _copied(self._ring[self._used - kept : self._used])
             self._used = kept
         self._ring[self._used : self._used + len(rows)] = rows
         self._used += len(rows)
@@ -66,7 +67,17 @@ class _Window:
         """A copy: messages outlive what they were made of."""
         assert self._ring is not None
         shift = self._used - self.high
-        return self._ring[first + shift : last + shift].copy()
+        return _copied(self._ring[first + shift : last + shift])
+
+
+def _room(rows: Any, count: int) -> HalfArray:
+    """(count, size) rows that lie where these lie: an array of the host, or a tensor of a device that NCCL will read."""
+    shape = (count, rows.shape[1])
+    return np.empty(shape, np.float16) if isinstance(rows, np.ndarray) else rows.new_empty(shape)
+
+
+def _copied(rows: Any) -> HalfArray:
+    return rows.copy() if isinstance(rows, np.ndarray) else rows.clone()
 
 
 class FeatureStream:
@@ -141,9 +152,9 @@ class FeatureStream:
         self._wishes.pop(peer, None)
         self.tell_again(peer)
 
-    def tell_again(self, peer: str) -> None:
-        """Nothing that the peer was sent counts any more."""
-        for name in [name for name in self._sent if name[0] == peer]:
+    def tell_again(self, peer: str, key: RequestKey | None = None) -> None:
+        """Nothing that the peer was sent (of this request, if one is named) counts any more."""
+        for name in [name for name in self._sent if name[0] == peer and key in (None, name[1])]:
             del self._sent[name]
 
     def computed(self, live: Live, rows: HalfArray, *, end: int) -> None:
@@ -173,8 +184,14 @@ class FeatureStream:
         self._sent[peer, key] = (low, end) if high == first else (first, end)
         return replace(commit, features=window.part(first, end)) if first < end else commit
 
-    def due(self, live: Mapping[RequestKey, Live], drafters: Iterable[str]) -> list[Outgoing]:
-        """Chunks to send now: what heads lack of the windows, nearest to the commits first."""
+    def due(
+        self,
+        live: Mapping[RequestKey, Live],
+        drafters: Iterable[str],
+        *,
+        serves: Callable[[str, RequestKey], bool] = lambda peer, key: True,
+    ) -> list[Outgoing]:
+        """Chunks to send now: what heads lack of the windows of their requests, nearest to the commits first."""
         for key in [key for key in self._windows if key not in live]:
             del self._windows[key]
         for name in [name for name in self._sent if name[1] not in live]:
@@ -185,7 +202,7 @@ class FeatureStream:
             if peer not in self._wishes:
                 continue
             for key, window in self._windows.items():
-                while left > 0 and (chunk := self._next(peer, live[key], window)) is not None:
+                while left > 0 and serves(peer, key) and (chunk := self._next(peer, live[key], window)) is not None:
                     left -= chunk.rows.nbytes
                     out.append((peer, chunk))
         return out

@@ -21,6 +21,8 @@ class Live:
     Attributes:
         owner: the frontend that opened it ("" when opened in process).
         running: it has cache blocks; otherwise it is queued.
+        told: drafters that know of it and serve it.
+        fed: drafters by which something was added since the last verification.
         asked: drafters that still owe an answer for the present head.
         told_length: base of the commit that drafters were told last.
         waited: the coming step was held up for an answer (to learn what waiting brings).
@@ -35,6 +37,8 @@ class Live:
     told_length: int = 0
     first_token_s: float | None = None
     last_token_s: float = 0.0
+    told: set[str] = field(default_factory=set)
+    fed: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     asked_s: float = 0.0
     wait_until_s: float = 0.0

@@ -23,7 +23,9 @@ class Member:
         late: it missed the deadline of an answer; it is not waited for again until it speaks.
         clock_s, clock_heard_s: its own clock in its last ping, and when that came.
         round_trip_s: of the last answered ping (0: none yet).
-        proposals, useful_nodes, garbage, busy_s: what it contributed and how long it drafted, for the report.
+        step_s: busy seconds per draft step, as it said when it greeted and as its pings show since (0: not known).
+        progress: draft steps taken, as of its last ping.
+        proposals, useful_nodes, accepted, garbage, busy_s: what it contributed and how long it drafted.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Member:
     round_trip_s: float = 0.0
     proposals: int = 0
     useful_nodes: int = 0
+    accepted: int = 0
+    progress: int = 0
     garbage: int = 0
     busy_s: float = 0.0
 
@@ -85,7 +89,11 @@ class Membership:
     def pinged(self, peer: str, ping: Ping, *, now: float) -> None:
         """A ping came from a peer: its clock, how long messages travel, what it did."""
         member = self.members[peer]
-        member.busy_s = ping.busy_s
+        steps, busy_s = ping.progress - member.progress, ping.busy_s - member.busy_s
+        if steps > 0 and busy_s > 0:
+            step_s = busy_s / steps
+            member.step_s = (member.step_s + step_s) / 2 if member.step_s else step_s
+        member.busy_s, member.progress = ping.busy_s, ping.progress
         member.clock_s, member.clock_heard_s = ping.sent_s, now
         if ping.echo_s > 0.0:
             member.round_trip_s = max(now - ping.echo_s, 0.0)
@@ -94,14 +102,6 @@ class Membership:
         """The peer's own clock as it should be now, without the way here (see `Ping.echo_s`); 0 when none was heard."""
         member = self.members[peer]
         return member.clock_s + (now - member.clock_heard_s) if member.clock_s else 0.0
-
-    def share(self, peer: str) -> tuple[int, int]:
-        """(index, count) of a drafter among those of its kind that are attached; (0, 1) for whoever shares nothing."""
-        member = self.members[peer]
-        if member.role != "drafter" or member.kind in LOOKUP_KINDS:
-            return 0, 1
-        alike = [one for one in self.drafters() if self.members[one].kind == member.kind]
-        return (alike.index(peer), len(alike)) if peer in alike else (0, 1)
 
     def silenced(self, *, now: float) -> list[str]:
         """Mark peers that have been quiet for too long; returns those newly marked."""

@@ -17,9 +17,14 @@ from dist_spec.core.types import FloatArray, HalfArray, IntArray, Sampling
 PROTOCOL_VERSION = 3
 
 LastKind: TypeAlias = Literal["plain", "recovered", "bonus"]
+LinkState: TypeAlias = Literal["wanted", "offered", "refused", "broken"]
+LinkCargo: TypeAlias = Literal["tensors", "messages"]
 
 NO_FLOOR = -65504.0
 """No price is known: every node is worth sending."""
+
+DRAINING = "draining"
+"""Reason of a `Close` to a frontend: this target is ending. Its request may be told again, there or to the next one."""
 
 MAX_REQUEST_ID = 128
 MAX_NODES = 4096
@@ -95,7 +100,8 @@ class Commit:
     than drafted) or "bonus" (all of a branch was accepted); `logprobs` (n,), `top_ids` and `top_logprobs` (n, k) where
     the request asked for them. For drafters: `floor` is the log probability of acceptance below which a node would not
     be verified at the present price (as rounded by `score_grid`). For draft heads: `features` (n, size), the target's at
-    the n positions that end with the last token but one (that of the last token comes with the next step)."""
+    the n positions that end with the last token but one (that of the last token comes with the next step); with `apart`
+    they come over another link."""
 
     request: str
     generation: int
@@ -110,7 +116,8 @@ class Commit:
     top_ids: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int32))
     top_logprobs: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32))
     floor: float = NO_FLOOR
-    features: HalfArray = field(default_factory=no_rows)
+    features: HalfArray = field(default_factory=no_rows)  # or a tensor of that type, where a lane takes such (`Features`)
+    apart: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +152,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Close:
-    """The request is over. `reason`: "stop", "length", "abort" or "error: ...".
+    """The request is over. `reason`: "stop", "length", "abort", DRAINING or "error: ...".
 
     For frontends: `stats` is a flat report; `length` is that of the whole text, prompt included, where it came to its
     own end (else 0), so that whoever has less knows that something was lost.
@@ -197,7 +204,8 @@ class Forget:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Features:
     """The target's hidden features, `rows` (n, size), at the last n positions of the prefix (base_length, base_digest):
-    those of a prompt, which come apart from commits and after them. leader -> draft heads."""
+    those of a prompt, which come apart from commits and after them. leader -> draft heads. Where both ends have GPUs and a
+    link between these, `rows` is a tensor that stays on its device."""
 
     request: str
     generation: int
@@ -206,5 +214,23 @@ class Features:
     rows: HalfArray
 
 
-Message: TypeAlias = Hello | Open | Commit | Propose | Need | Close | Ping | Bye | Forget | Features
-MESSAGE_TYPES: tuple[type[Message], ...] = (Hello, Open, Commit, Propose, Need, Close, Ping, Bye, Forget, Features)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """About a second link beside the one that this travels on. The transports of both ends settle it among themselves;
+    sessions never see it.
+
+    `state`: "wanted" (drafter -> leader, after each `Hello`; `carries` says for what: "tensors" or "messages" too),
+    "offered" (the answer: the two meet at `address`), "refused" (there will be none) or "broken" (either way; what went
+    over it goes over this one again). `reason` says why.
+    """
+
+    state: LinkState
+    carries: LinkCargo = "tensors"
+    address: str = ""
+    reason: str = ""
+
+
+Message: TypeAlias = Hello | Open | Commit | Propose | Need | Close | Ping | Bye | Forget | Features | Link
+MESSAGE_TYPES: tuple[type[Message], ...] = (
+    Hello, Open, Commit, Propose, Need, Close, Ping, Bye, Forget, Features, Link,
+)  # fmt: skip

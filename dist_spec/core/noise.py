@@ -89,7 +89,7 @@ def uniform(key: NoiseKey, *, domain: int, index: int, epoch: int) -> float:
 
 
 def gumbel_row(
-    key: NoiseKey, index: int, vocab_size: int, *, out: GumbelArray | None = None, domain: int = TARGET
+    key: NoiseKey, index: int, vocab_size: int, *, out: GumbelArray | None = None, domain: int = TARGET, first: int = 0
 ) -> GumbelArray:
     """Standard Gumbel noise of every token id at one generated-token index.
 
@@ -97,13 +97,15 @@ def gumbel_row(
         key: from `request_key`.
         index: generated-token index, 0 for the first token after the prompt.
         vocab_size: V.
+        first: the ids are first .. first + V - 1 (a rank's slice of the vocabulary).
         out: (V,) float64, contiguous; overwritten and returned. Pass one: a fresh row costs page faults.
         domain: which stream (TARGET is the noise shared by target and drafters).
     """
     row = np.empty(vocab_size, dtype=np.float64) if out is None else out
     if row.shape != (vocab_size,) or row.dtype != np.float64 or not row.flags.c_contiguous:
         raise ValueError(f"out must be a contiguous float64 row of {vocab_size}, got {row.dtype} {row.shape}")
-    generator = _generator(key, (0, index, 0, domain))
+    generator = _generator(key, (first >> 2, index, 0, domain))
+    generator.random_raw(first & 3)
     for start in range(0, vocab_size, _CHUNK):
         part = row[start : start + _CHUNK]
         _gumbel(generator.random_raw(len(part)), out=part)
@@ -141,17 +143,21 @@ class NoiseRing:
 
     Not thread-safe. A returned row is read-only and stays valid until `capacity` other rows were asked for.
 
+    Args:
+        first: rows hold the ids first .. first + vocab_size - 1.
+
     Attributes:
         hits: rows asked for that were there.
         misses: rows asked for that had to be made on the spot.
         prepared: rows made ahead by `prepare`.
     """
 
-    def __init__(self, vocab_size: int, capacity: int) -> None:
+    def __init__(self, vocab_size: int, capacity: int, *, first: int = 0) -> None:
         if vocab_size < 1 or capacity < 1:
             raise ValueError(f"a ring needs at least one token and one row, got {vocab_size} and {capacity}")
         self.vocab_size = vocab_size
         self.capacity = capacity
+        self.first = first
         self.hits = 0
         self.misses = 0
         self.prepared = 0
@@ -186,7 +192,7 @@ class NoiseRing:
             slot = len(self._slots)
         else:
             slot = self._slots.popitem(last=False)[1]
-        gumbel_row(key, index, self.vocab_size, out=self._buffers[slot])
+        gumbel_row(key, index, self.vocab_size, out=self._buffers[slot], first=self.first)
         self._slots[(key, index)] = slot
         return slot
 

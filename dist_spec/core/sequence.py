@@ -19,7 +19,8 @@ class Sequence:
     Args:
         request, generation: the request's name.
         prompt: token ids (>= 1).
-        generated: tokens committed elsewhere before (resume), already part of the output.
+        generated: tokens committed elsewhere before (resume), already part of the output. The last of them may have
+            ended the request: then `finish_reason` says so from the start.
         max_model_len: positions the model has.
         eos_ids: the model's end-of-sequence ids, used unless `sampling.ignore_eos`.
         decode: turns ids into text; required when `sampling.stop` is set.
@@ -51,6 +52,8 @@ class Sequence:
         self._ends = frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else frozenset(eos_ids))
         self._decode = decode
         self._stop_window = max((len(text.encode()) for text in sampling.stop), default=0) + 4
+        if generated:  # its end may be all that was lost
+            self.finish_reason = self._ending(generated[-1])
 
     @property
     def key(self) -> tuple[str, int]:

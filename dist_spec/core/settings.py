@@ -14,6 +14,7 @@ from dist_spec.errors import ConfigError
 Growth: TypeAlias = Literal["none", "optimistic", "fan_out", "best_first"]
 Delivery: TypeAlias = Literal["push", "pull"]
 VerifyShape: TypeAlias = Literal["chain", "tree"]
+PerRequest: TypeAlias = int | Literal["all", "auto"]
 OnMiss: TypeAlias = Literal["plain", "draft", "wait"]
 
 
@@ -35,6 +36,8 @@ class Speculation:
         fan_out: prepared next tokens per outcome (`fan_out` growth).
         lookahead: guesses ready below the head with which `best_first` growth rests, but for what is more likely than
             not (0: it never rests); for drafters so cheap that only messages limit them.
+        drafters_per_request: drafters of one kind that serve one request at most; "auto": as many as there are per
+            request.
         max_nodes: nodes of one request's draft tree, at a drafter and in the leader's mirror.
         max_wait_s: upper bound of a wait on a miss.
         pull_timeout_s: how long a pulled proposal may take before the step goes on without it.
@@ -53,6 +56,7 @@ class Speculation:
     fan_out: int = 3
     lookahead: int = 0
     max_nodes: int = 4096
+    drafters_per_request: PerRequest = "all"
     max_wait_s: float = 0.005
     pull_timeout_s: float = 1.0
 

@@ -7,6 +7,7 @@ tensors. One verification is `select` -> (a target runs the plan) -> `apply`; no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dist_spec.core.admission import TargetFacts
+from dist_spec.core.assignment import Assignment
 from dist_spec.core.control.budget import Budget, Choice
 from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.control.depth_means import DepthMeans
@@ -65,9 +67,10 @@ class TargetSession:
         self.counts = SessionCounts()
         self.price = Price()
         self.budget = Budget(limit=settings.budget, adaptive=settings.adaptive)
-        self.waiting = Waiting(settings, membership=membership, price=self.price)
+        self.assignment = Assignment(membership, per_request=settings.drafters_per_request)
+        self.waiting = Waiting(settings, assignment=self.assignment, price=self.price)
         self.mirrors = Mirrors(settings, vocab_size=facts.vocab_size, counts=self.counts)
-        self.requests = Requests(facts=facts, scheduler=scheduler, membership=membership)
+        self.requests = Requests(facts=facts, scheduler=scheduler, membership=membership, assignment=self.assignment)
         self.requests.stats = lambda: self.run_stats()
         self.features = FeatureStream(facts.features)
         self.conversation = Conversation(
@@ -126,6 +129,14 @@ class TargetSession:
         """End a request and tell everyone who knows of it."""
         return self.requests.close(key, reason=reason)
 
+    def drain(self) -> list[Outgoing]:
+        """Finish what runs and begin nothing: frontends are told to go elsewhere with the rest."""
+        return self.requests.drain()
+
+    def give_back(self) -> list[Outgoing]:
+        """End what still runs without an end of its own, for its frontend to go on with elsewhere."""
+        return self.requests.give_back()
+
     def take_closed(self) -> list[tuple[str, int]]:
         """Requests that ended since the last call."""
         return self.requests.take_closed()
@@ -151,8 +162,9 @@ class TargetSession:
     # ---- one step -------------------------------------------------------------------------------------------------
 
     def admit(self, *, now: float) -> list[Outgoing]:
-        """Start waiting requests that fit."""
-        return self.requests.admit(now=now)
+        """Start waiting requests that fit, and see to it that drafters know what they serve."""
+        self.requests.admit(now=now)
+        return self.conversation.settle(now=now)
 
     def select(self, *, now: float) -> Plan | Wait | None:
         """What to do now: verify a plan, wait for an answer, or (None) nothing, as no request is running."""
@@ -242,7 +254,7 @@ class TargetSession:
 
     def bulk(self) -> list[Outgoing]:
         """What is large and can wait, to be sent after a step's commits: features that draft heads lack."""
-        return self.features.due(self.live, self.membership.drafters())
+        return self.features.due(self.live, self.membership.drafters(), serves=self.assignment.serves)
 
     def _timed(self, plan: Plan, committed: int, *, now: float) -> None:
         """Learn from what the step took; one that read a prompt says nothing of decoding."""
@@ -267,6 +279,7 @@ class TargetSession:
         self.counts.row(row, num_accepted=num_accepted, num_kept=len(kept))
         if self.settings.blind:
             self._depth_means.verdict(num_verified=row.ready_depth, num_accepted=num_accepted)
+        self._credit(live, row, verdict.path[:num_accepted], now=now)
         self.mirrors.committed(live, row, verdict.path, tokens=kept)
         live.tree.advance(kept)
         commit = Commit(
@@ -282,6 +295,14 @@ class TargetSession:
             out += self.close(sequence.key, reason=sequence.finish_reason)
         return out
 
+    def _credit(self, live: Live, row: PlanRow, accepted: Seq[int], *, now: float) -> None:
+        """Who was of use in this verification."""
+        by_name = Counter(self.mirrors.name(row.sources[node]) for node in accepted)
+        for member in self.membership.members.values():
+            member.accepted += by_name.get(member.name, 0)
+        self.assignment.verified(live.sequence.key, fed=live.fed, accepted=by_name, now=now)
+        live.fed.clear()
+
     def _tell(self, live: Live, row: PlanRow, commit: Commit, verdict: Verdict, *, now: float) -> list[Outgoing]:
         """The commit for drafters (until the end) and for the frontend."""
         finished = bool(live.sequence.finish_reason)
@@ -289,7 +310,7 @@ class TargetSession:
         out: list[Outgoing] = []
         if not finished:
             told = live.tell_twice(commit, floor=self._floor)
-            for peer in self.membership.drafters():
+            for peer in self.assignment.serving(live.sequence.key):
                 one = self.features.with_commit(peer, live.sequence.key, told, num_tokens=len(commit.tokens))
                 out.append((peer, replace(one, ask=True) if peer in asked else one))
         if live.owner in self.membership.members:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+from dist_spec.core.assignment import Assignment
 from dist_spec.core.control.price import MissWait, Price
 from dist_spec.core.live import Live
-from dist_spec.core.membership import Membership
 from dist_spec.core.plan import Wait
 from dist_spec.core.settings import Speculation
 
@@ -17,9 +17,9 @@ from dist_spec.core.settings import Speculation
 class Waiting:
     """Questions to drafters and the waits that come of them; every wait has a deadline (law 10)."""
 
-    def __init__(self, settings: Speculation, *, membership: Membership, price: Price) -> None:
+    def __init__(self, settings: Speculation, *, assignment: Assignment, price: Price) -> None:
         self.settings = settings
-        self.membership = membership
+        self.assignment = assignment
         self.price = price
         self.miss_wait = MissWait(max_wait_s=settings.max_wait_s)
 
@@ -39,10 +39,15 @@ class Waiting:
         else:
             return frozenset()
         if bound_s > 0:
-            live.asked.update(self.membership.answering())
+            live.asked.update(self._answering(live))
             live.waited = self.settings.delivery == "push" and bool(live.asked)
             live.asked_s, live.wait_until_s = now, now + bound_s
-        return frozenset(self.membership.drafters() if self.settings.delivery == "pull" else live.asked)
+        return frozenset(self.assignment.serving(live.sequence.key) if self.settings.delivery == "pull" else live.asked)
+
+    def _answering(self, live: Live) -> list[str]:
+        """Drafters of this request that are worth waiting for."""
+        answering = self.assignment.membership.answering()
+        return [peer for peer in self.assignment.serving(live.sequence.key) if peer in answering]
 
     def answered(self, live: Live, peer: str, *, now: float) -> None:
         """A proposal for the present head came from `peer`."""
@@ -66,7 +71,7 @@ class Waiting:
                 continue
             if self.settings.delivery == "pull":
                 for peer in live.asked:
-                    self.membership.members[peer].late = True
+                    self.assignment.membership.members[peer].late = True
             else:
                 self.miss_wait.answered(now - live.asked_s)
             live.asked.clear()

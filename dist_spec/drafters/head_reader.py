@@ -174,10 +174,16 @@ class HeadReader:
         sources = [feed.region.base + item.source for feed, item in rows if item.features is None]
         parts: list[torch.Tensor] = []
         if features:
-            parts.append(self._stack.fuse(torch.from_numpy(np.stack(features)).to(self._device)))
+            parts.append(self._stack.fuse(self._stacked(features)))
         if sources:
             parts.append(self._outputs[torch.tensor(sources, dtype=torch.long).to(self._device)])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _stacked(self, features: Sequence[HalfArray]) -> torch.Tensor:
+        """(n, size) on our device; some may have come there by themselves."""
+        if all(isinstance(one, np.ndarray) for one in features):
+            return torch.from_numpy(np.stack(features)).to(self._device)
+        return torch.stack([torch.as_tensor(one).to(self._device, non_blocking=True) for one in features])
 
     def _answers(
         self, rows: Sequence[ExpandRow], feeds: Sequence[HeadFeed | None], latest: _Outputs | None

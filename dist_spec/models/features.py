@@ -53,12 +53,13 @@ def _keep(number: int, into: dict[int, torch.Tensor]) -> Any:
     return hook
 
 
-def feature_rows(outputs: Sequence[torch.Tensor], rows: Sequence[int]) -> HalfArray:
+def feature_rows(outputs: Sequence[torch.Tensor], rows: Sequence[int], *, stay: bool = False) -> HalfArray:
     """(n, sum of widths) float16 on the host: these packed rows of every output side by side, all numbers finite (what is
     none becomes 0: a row that overflowed is its request's trouble, nobody else's).
 
     Args:
         outputs: per layer (rows, hidden), in the order in which a head fuses them.
+        stay: as a tensor where the outputs are; nobody waits for the device.
     """
     if not rows:
         return np.empty((0, sum(one.shape[1] for one in outputs)), np.float16)
@@ -69,6 +70,6 @@ def feature_rows(outputs: Sequence[torch.Tensor], rows: Sequence[int]) -> HalfAr
         else:
             index = torch.tensor(rows, dtype=torch.long, device=outputs[0].device)
             parts = [one.index_select(0, index) for one in outputs]
-        joined = torch.cat(parts, dim=1).float().nan_to_num_(0.0).clamp_(-HALF_MAX, HALF_MAX).half().cpu()
-    found: HalfArray = joined.numpy()
+        joined: Any = torch.cat(parts, dim=1).float().nan_to_num_(0.0).clamp_(-HALF_MAX, HALF_MAX).half()
+    found: HalfArray = joined if stay else joined.cpu().numpy()
     return found

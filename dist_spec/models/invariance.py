@@ -5,7 +5,9 @@ Both run on a small runner of their own (same weights, own KV), so they may be c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,13 +15,25 @@ import torch
 from dist_spec.core.types import ForwardRow, IntArray
 from dist_spec.errors import ModelError
 from dist_spec.models.loading import LoadedModel
-from dist_spec.models.runner import ModelRunner
 
 _PREFIX = 12
 _NODES = 8
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.08}
 """Largest accepted root-mean-square difference to the stock logits, relative to theirs. (A wrong mask, rotation or
 scale gives about 1; rounding in a wild random bfloat16 model gives up to .04, in a trained one .01.)"""
+
+
+class Runner(Protocol):
+    """What is checked: `ModelRunner`, or the runner of a model that is spread over ranks."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def twin(self, *, num_blocks: int, block_size: int) -> Runner: ...
+
+    def stock_logits(self, tokens: Sequence[int]) -> torch.Tensor: ...
+
+    def forward(self, rows: Sequence[ForwardRow]) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +51,9 @@ class Probe:
     checked_rows: int
 
 
-def probe(runner: ModelRunner, *, seed: int = 0) -> Probe:
+def probe(runner: Runner, *, seed: int = 0) -> Probe:
     """Compare one-token forwards with prefill, chain and tree forwards that other sequences ride along with."""
-    twin = _twin(runner)
+    twin = runner.twin(num_blocks=_BLOCKS, block_size=_BLOCK)
     tokens = _tokens(runner.vocab_size, _PREFIX + _NODES, seed=seed)
     one_by_one = torch.cat([twin.forward([_row(_FIRST, i, tokens[i : i + 1])]) for i in range(len(tokens))])
     others: list[torch.Tensor] = []
@@ -55,7 +69,7 @@ def probe(runner: ModelRunner, *, seed: int = 0) -> Probe:
     )
 
 
-def check_against_stock(loaded: LoadedModel, runner: ModelRunner, *, seed: int = 0) -> None:
+def check_against_stock(loaded: LoadedModel, runner: Runner, *, seed: int = 0) -> None:
     """Compare the runner's logits with transformers' own, for prefill, decode, a chain and a tree.
 
     Raises:
@@ -64,8 +78,8 @@ def check_against_stock(loaded: LoadedModel, runner: ModelRunner, *, seed: int =
     window = getattr(loaded.config, "sliding_window", None) or 0
     count = _PREFIX + _NODES + (window if window <= 64 else 0)
     tokens = _tokens(loaded.vocab_size, count, seed=seed)
-    stock = _stock_logits(loaded, tokens)
-    twin = _twin(runner)
+    stock = runner.stock_logits(tokens.tolist())
+    twin = runner.twin(num_blocks=_BLOCKS, block_size=_BLOCK)
     head = count - _NODES
     ours = [
         twin.forward([_row(_FIRST, 0, tokens[: head - 1])]),
@@ -91,35 +105,11 @@ def _compare(loaded: LoadedModel, stock: torch.Tensor, ours: torch.Tensor) -> No
         )
 
 
-def _stock_logits(loaded: LoadedModel, tokens: IntArray) -> torch.Tensor:
-    model = loaded.model
-    before = model.config.get_text_config()._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        with torch.inference_mode():
-            ids = torch.from_numpy(tokens.astype(np.int64))[None].to(loaded.device)
-            logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
-            return logits
-    finally:
-        model.set_attn_implementation(before)
-
-
 _BLOCK = 8
 _FIRST = np.array([5, 2, 9, 3, 8, 11, 12, 13, 14, 15, 16, 17, 18], dtype=np.int32)
 """Scattered at first, as a served sequence's blocks are."""
 _RIDER = np.array([20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33], dtype=np.int32)
 _BLOCKS = 34
-
-
-def _twin(runner: ModelRunner) -> ModelRunner:
-    return ModelRunner(
-        runner.loaded,
-        num_blocks=_BLOCKS,
-        block_size=_BLOCK,
-        batch_invariant=runner.batch_invariant,
-        attention=runner.packed.attention,
-        lean=runner.packed.is_lean,
-    )
 
 
 def _many(tokens: IntArray, decoys: IntArray, *, prefix: int = _PREFIX) -> list[tuple[list[ForwardRow], list[int]]]:

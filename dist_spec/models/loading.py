@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,23 @@ _SERVED_ROPES = {"default", "linear", "llama3", "yarn", "proportional"}
 _ENCODER_DECODERS = {"t5", "mt5", "bart", "mbart", "marian", "pegasus", "whisper", "umt5", "led", "blenderbot"}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """What of a model one of several ranks holds.
+
+    Attributes:
+        heads, kv_heads: attention heads.
+        first, last: ids first .. last - 1 are its part of the vocabulary.
+        whole_rows: its logits are of the whole vocabulary all the same.
+    """
+
+    heads: int
+    kv_heads: int
+    first: int
+    last: int
+    whole_rows: bool = False
+
+
 @dataclass(kw_only=True)
 class LoadedModel:
     """A model in eval mode on its device, with its config.
@@ -30,7 +48,8 @@ class LoadedModel:
     Attributes:
         name: the model id it was loaded from.
         model: a transformers `...ForCausalLM` module.
-        config: its (text) config.
+        config: its (text) config, of the whole model.
+        shard: the part of it that is here; None: all of it.
     """
 
     name: str
@@ -39,6 +58,7 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     cache_dir: str | Path | None = None
+    shard: Shard | None = None
     lean: Any = None
     """The lean stack that the runners of this model share (`dist_spec.models.packed` fills it in)."""
 
@@ -53,6 +73,17 @@ class LoadedModel:
     def vocab_size(self) -> int:
         """Width of the logits (the tokenizer may know fewer ids)."""
         return int(self.config.vocab_size)
+
+    @property
+    def local_config(self) -> Any:
+        """`config` with the numbers of heads that are here: what sizes a KV cache."""
+        if self.shard is None:
+            return self.config
+        config = copy(self.config)
+        heads = int(config.num_attention_heads)
+        config.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        config.num_attention_heads, config.num_key_value_heads = self.shard.heads, self.shard.kv_heads
+        return config
 
     @property
     def max_positions(self) -> int:

@@ -80,15 +80,15 @@ class PackedModel:
         self.batch_invariant = batch_invariant
         self.min_rows = INVARIANT_ROWS if batch_invariant else 1
         self.attention = attention or attention_for(
-            loaded.config, device=loaded.device, batch_invariant=batch_invariant
+            loaded.local_config, device=loaded.device, batch_invariant=batch_invariant
         )
         self.kv_dtype = kv_dtype(self.attention, loaded.dtype)
-        self.cache = PagedKVCache(loaded.config, num_slots=num_slots, dtype=self.kv_dtype, device=loaded.device)
+        self.cache = PagedKVCache(loaded.local_config, num_slots=num_slots, dtype=self.kv_dtype, device=loaded.device)
         self._attend: Attend = ATTENTION[self.attention]
         self.capture: tuple[int, ...] = ()
         self.captured: list[torch.Tensor] = []
         with torch.inference_mode():
-            if lean and loaded.lean is None:
+            if lean and loaded.lean is None and loaded.shard is None:
                 small = loaded.num_parameters * loaded.dtype.itemsize <= _PACK_UP_TO_BYTES
                 loaded.lean = build_lean(loaded.model, pack=small)
             self._lean: LeanStack | None = loaded.lean if lean else None

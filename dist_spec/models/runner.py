@@ -16,6 +16,7 @@ from dist_spec.models.kv_cache import bytes_per_token, path_moves
 from dist_spec.models.loading import LoadedModel
 from dist_spec.models.packed import PackedModel
 from dist_spec.models.rows import plan_segments
+from dist_spec.models.stock import stock_logits
 
 
 class PendingForward:
@@ -38,9 +39,10 @@ class PendingForward:
             self._event.synchronize()
         return self._logits
 
-    def features(self, rows: Sequence[int]) -> HalfArray:
-        """(n, size) float16 on the host: the captured layers' outputs of these packed rows; only after `wait`."""
-        return feature_rows(self._outputs, rows)
+    def features(self, rows: Sequence[int], *, stay: bool = False) -> HalfArray:
+        """(n, size) float16 on the host (with `stay`: on the device): the captured layers' outputs of these packed rows.
+        Only after `wait`."""
+        return feature_rows(self._outputs, rows, stay=stay)
 
 
 class ModelRunner:
@@ -78,7 +80,7 @@ class ModelRunner:
 
     @property
     def kv_bytes(self) -> int:
-        return bytes_per_token(self.loaded.config, self.packed.kv_dtype) * self.num_blocks * self.block_size
+        return bytes_per_token(self.loaded.local_config, self.packed.kv_dtype) * self.num_blocks * self.block_size
 
     def forward(self, rows: Sequence[ForwardRow]) -> torch.Tensor:
         """Cache K/V of every row's tokens; logits of each row's last `num_logits` tokens, rows in order.
@@ -113,11 +115,40 @@ class ModelRunner:
         """From the next forward on, keep the outputs of these layers for `PendingForward.features` (none: nothing)."""
         self.packed.capture = tuple(layers)
 
+    def twin(self, *, num_blocks: int, block_size: int) -> ModelRunner:
+        """A runner of the same model that works the same way, with a KV cache of its own (checks at start)."""
+        return ModelRunner(
+            self.loaded,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            batch_invariant=self.batch_invariant,
+            attention=self.packed.attention,
+            lean=self.packed.is_lean,
+        )
+
+    def stock_logits(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Transformers' own logits of one sequence, (n, vocab) float32; the cache is not touched."""
+        return stock_logits(self.loaded, tokens)
+
+    def tick(self) -> None:
+        """Call now and then: nobody else needs to hear that this runner is well."""
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether somebody else who takes part was asked to end: there is nobody."""
+        return False
+
+    def close(self) -> None:
+        """Nobody else needs to hear that this is the end."""
+
     def compact(self, rows: Sequence[ForwardRow], paths: Sequence[Sequence[int]]) -> None:
         """After a verdict: put each row's accepted nodes (`paths`, indices of nodes, root side first) right behind its
         committed tokens, so that slots up to cached + num_pending + len(path) hold committed text. Nothing is recomputed.
         """
-        source, target = path_moves(rows, paths, block_size=self.block_size)
+        self.move(*path_moves(rows, paths, block_size=self.block_size))
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy the K/V of slots `source` onto slots `target`; all are read before any is written."""
         if source:
             with torch.inference_mode():
                 moves = torch.tensor([source, target], dtype=torch.long).to(self.device)

@@ -1,4 +1,8 @@
-"""A frontend's connection to the leader: opens requests and yields what is committed. It knows token ids, not text."""
+"""A frontend's connection to the leader: opens requests and yields what is committed. It knows token ids, not text.
+
+A request outlives its leader: told again with the tokens committed so far, the next leader goes on with it. As noise is a
+function of (seed, position, token), its text is the one that the first would have given.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,21 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dist_spec.core.attachment import Attachment
-from dist_spec.core.messages import NO_FLOOR, Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping
+from dist_spec.core.messages import DRAINING, NO_FLOOR, Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.types import Sampling
-from dist_spec.errors import ProtocolError, TransportError
+from dist_spec.core.vocabulary import first_difference
+from dist_spec.errors import ProtocolError, TokenizerMismatchError, TransportError
 from dist_spec.transports.base import LEADER, Transport
 
 TokenKind: TypeAlias = Literal["accepted", "recovered", "bonus", "plain", "unknown"]
 """Where a token came from: drafted and accepted; put in the place of a drafted one; after a branch that was accepted whole;
 without a draft to judge; or not known, as its message was lost and the text told again."""
+
+_REFUSED_AGAIN_S = 0.5
+"""A request that an ending target gave back is told again after this long: by then another may listen there."""
+_FEW_HEARTBEATS = 3
+"""A leader heard again after so many may be another one, which knows nothing of us."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -34,6 +44,7 @@ class Stream:
         logprobs: the same for the log probability of each token, where the request asked for them.
         top_logprobs: parallel to `logprobs`: (id, log probability) of the most likely tokens, best first.
         reason: why it ended ("" while it runs).
+        refused_s, refused_last_s: since when, and when last, an ending target would not have it (0: none did).
     """
 
     request: str
@@ -51,6 +62,8 @@ class Stream:
     top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     reason: str = ""
     closed_s: float = 0.0
+    refused_s: float = 0.0
+    refused_last_s: float = 0.0
     stats: dict[str, float] = field(default_factory=dict)
 
     def take(self, commit: Commit, *, now: float) -> int | None:
@@ -76,6 +89,17 @@ class Stream:
         if fresh:
             self.times.append((now, len(fresh)))
         return len(fresh)
+
+    def refused(self, *, now: float) -> float:
+        """An ending target gave it back; returns for how long no other took it."""
+        if now - self.refused_last_s > 4 * _REFUSED_AGAIN_S:
+            self.refused_s = now
+        self.refused_last_s = self.heard_s = now
+        return now - self.refused_s
+
+    def due(self, *, now: float, repeat_s: float) -> bool:
+        """Whether it is time to tell it again."""
+        return now - self.heard_s > (_REFUSED_AGAIN_S if self.heard_s == self.refused_last_s else repeat_s)
 
     def opening(self) -> Open:
         """The request as it stands: a leader that knows it ignores this, one that does not goes on from here."""
@@ -112,9 +136,10 @@ class Client:
     Args:
         transport: a connecting end.
         name: unique among the leader's peers.
-        silence_s: the leader counts as gone when it says nothing for this long.
+        silence_s: how long is waited for a leader that says nothing, or for one that takes what an ending leader gave back.
         repeat_s: a request without news for this long is told again (harmless when it is known).
         heartbeat_s: a ping goes out this often; the leader's `dead_after_s` must be longer.
+        vocabulary, tokens: hashes of our tokenizer and its tokens by id: the leader refuses us when its own differs.
 
     Attributes:
         num_drafters: drafters attached to the leader, as it last said.
@@ -129,12 +154,16 @@ class Client:
         silence_s: float = 60.0,
         repeat_s: float = 5.0,
         heartbeat_s: float = 1.0,
+        vocabulary: bytes = b"",
+        tokens: Sequence[str] = (),
     ) -> None:
         self.transport = transport
+        self._tokens = tokens
         self.streams: dict[tuple[str, int], Stream] = {}
         self._silence_s = silence_s
         self._repeat_s = repeat_s
-        self._attachment = Attachment(Hello(role="frontend", name=name), heartbeat_s=heartbeat_s)
+        hello = Hello(role="frontend", name=name, vocabulary=vocabulary, vocab_size=len(tokens))
+        self._attachment = Attachment(hello, heartbeat_s=heartbeat_s)
         self._ready = False
         self.num_drafters = 0
         self.last_stats: dict[str, float] = {}
@@ -183,7 +212,8 @@ class Client:
         """Take in what has arrived; returns (stream, new tokens) pairs, 0 for a stream that ended.
 
         Raises:
-            TransportError: the leader refuses us, or has gone silent.
+            TransportError: the leader refuses us, has gone silent, or ended without another to take its place.
+            TokenizerMismatchError: its tokenizer is not ours.
             ProtocolError: it speaks another protocol.
         """
         news: list[tuple[Stream, int]] = []
@@ -195,8 +225,11 @@ class Client:
         return news
 
     def _take(self, message: Message, *, now: float) -> list[tuple[Stream, int]]:
+        back = self._attachment.quiet_s(now=now) > _FEW_HEARTBEATS * self._attachment.heartbeat_s
         for answer in self._attachment.heard(message, now=now):
             self.transport.send(LEADER, answer)
+        if back or (isinstance(message, Bye) and not message.fatal):
+            self._tell_again()  # it forgot us (we were silent for long), or it is another one
         match message:
             case Commit():
                 stream = self.streams.get((message.request, message.generation))
@@ -207,24 +240,44 @@ class Client:
                 elif stream is not None and fresh:
                     return [(stream, fresh)]
             case Close():
-                stream = self.streams.get((message.request, message.generation))
-                if stream is not None and len(stream.prefix) < message.length:
-                    self.transport.send(LEADER, stream.opening())  # a commit was lost: the end is told again with it
-                elif stream is not None:
-                    del self.streams[message.request, message.generation]
-                    stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
-                    self.last_stats = stream.stats or self.last_stats
-                    return [(stream, 0)]
+                return self._closed(message, now=now)
             case Bye(fatal=True):
-                raise TransportError(f"the target refused the connection: {message.reason}")
-            case Bye():
-                self._tell_again()  # it forgot us (we were silent for long, or it was started anew)
+                raise self._refusal(message)
             case Ping():
                 self._ready = True
                 self.num_drafters = message.num_drafters
             case _:
                 pass
         return []
+
+    def _closed(self, message: Close, *, now: float) -> list[tuple[Stream, int]]:
+        stream = self.streams.get((message.request, message.generation))
+        if stream is None:
+            return []
+        if message.reason == DRAINING:
+            if stream.refused(now=now) > self._silence_s:
+                raise TransportError(
+                    f"the target is ending, and no other took its place within {self._silence_s:g} s",
+                    fix="see its log; start it again, or wait longer (generate: --wait-s)",
+                )
+            return []
+        if len(stream.prefix) < message.length:
+            self.transport.send(LEADER, stream.opening())  # a commit was lost: the end is told again with it
+            return []
+        del self.streams[message.request, message.generation]
+        stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
+        self.last_stats = stream.stats or self.last_stats
+        return [(stream, 0)]
+
+    def _refusal(self, bye: Bye) -> TransportError | TokenizerMismatchError:
+        difference = first_difference(bye, self._tokens)
+        if difference is None:
+            return TransportError(f"the target refused the connection: {bye.reason}")
+        token_id, ours, theirs = difference
+        return TokenizerMismatchError(
+            f"token {token_id} is {ours!r} in the tokenizer given here and {theirs!r} at the target",
+            fix="give the target's own model as --target (or target.model): its tokenizer makes the token ids",
+        )
 
     def _tell_again(self) -> None:
         for stream in self.streams.values():
@@ -235,11 +288,11 @@ class Client:
         for message in self._attachment.tick(now=now):
             self.transport.send(LEADER, message)
         for stream in self.streams.values():
-            if now - stream.heard_s > self._repeat_s:
+            if stream.due(now=now, repeat_s=self._repeat_s):
                 stream.heard_s = now
                 self.transport.send(LEADER, stream.opening())
         if self._ready and self._attachment.quiet_s(now=now) > self._silence_s:
-            raise TransportError(f"the target has said nothing for {self._silence_s:.0f} s", fix="see its log")
+            raise TransportError(f"the target has said nothing for {self._silence_s:g} s", fix="see its log")
 
     def follow(self, *, timeout_s: float = 0.25) -> Iterator[tuple[Stream, int]]:
         """News of all open requests until every one has ended."""

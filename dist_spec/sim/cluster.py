@@ -135,6 +135,7 @@ class SimDrafter:
         self.name = name
         self.alive = False
         self._stopped = False
+        self._busy_s = 0.0
         self._life = 0
         self._busy = False
         self._garbage = GarbageSource(f"{cluster.scenario.seed}-{name}", vocab_size=cluster.scenario.vocab_size)
@@ -142,7 +143,7 @@ class SimDrafter:
 
     def start(self) -> None:
         cluster = self.cluster
-        self.alive, self._stopped, self._busy, self._parked = True, False, False, None
+        self.alive, self._stopped, self._busy, self._parked, self._busy_s = True, False, False, None, 0.0
         self._life += 1
         machine = machine_name(self.name, self._life)
         self.worker = build_draft(
@@ -164,9 +165,10 @@ class SimDrafter:
         if batch is not None:
             self._busy = True
             life = self._life
-            clock.at(
-                clock.now + self.cluster.scenario.times.draft(batch.num_leaves), lambda: self._drafted(batch, life)
-            )
+            scenario = self.cluster.scenario
+            step_s = scenario.times.draft(batch.num_leaves) * scenario.slow.get(self.name, 1.0)
+            self._busy_s += step_s
+            clock.at(clock.now + step_s, lambda: self._drafted(batch, life))
 
     def _drafted(self, batch: DraftBatch, life: int) -> None:
         if life != self._life or not self.alive:
@@ -182,7 +184,7 @@ class SimDrafter:
         if life != self._life or not self.alive:
             return
         if not self._stopped:
-            self.worker.tick(now=self.cluster.clock.now)
+            self.worker.tick(now=self.cluster.clock.now, busy_s=self._busy_s)
         self.cluster.clock.at(self.cluster.clock.now + self.cluster.scenario.heartbeat_s, lambda: self._tick(life))
 
     def suffer(self, kind: FaultKind) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -45,6 +46,7 @@ class Scenario:
         heartbeat_s, dead_after_s: as in the transport's settings.
         limit_s: virtual time after which an unfinished run is given up.
         record: keep what `replay` needs.
+        slow: drafters whose steps take longer, and by which factor.
         features: the drafters live on the target's hidden features, as draft heads do.
     """
 
@@ -66,6 +68,7 @@ class Scenario:
     limit_s: float = 3600.0
     record: bool = False
     features: bool = False
+    slow: Mapping[str, float] = field(default_factory=dict)
 
     def costs(self) -> VerifyCost:
         """What the leader would have measured at its start."""

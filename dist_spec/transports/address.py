@@ -43,7 +43,7 @@ def checked_bind(address: str, *, allow_plaintext: bool) -> str:
         raise TransportError(f"cannot bind to {address!r}", fix=_BIND_FIX)
     if not host:
         return address
-    if not (allow_plaintext or _is_loopback(host)):
+    if not (allow_plaintext or is_loopback(host)):
         raise TransportError(
             f"{address} can be reached from other hosts, and messages are neither encrypted nor authenticated"
             " (CURVE keys are not in this release)",
@@ -70,7 +70,8 @@ def _host(address: str, *, any_port: bool) -> str | None:
     return host if scheme == "tcp" and host and valid else None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this host can reach it (nothing is looked up)."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

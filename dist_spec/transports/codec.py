@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dist_spec.core.messages import PROTOCOL_VERSION, Commit, Features, Hello, Message, Propose
 from dist_spec.errors import ProtocolError
@@ -33,7 +33,11 @@ from dist_spec.transports.stream import (
 
 __all__ = ["MAX_FRAME_BYTES", "Frame", "decode", "encode", "kind_of", "sent_us"]
 
-Frame: TypeAlias = bytes | memoryview
+Frame: TypeAlias = "bytes | memoryview | torch.Tensor"
+"""A tensor is (n,) uint8 on a device: features, where the link takes such."""
+
+if TYPE_CHECKING:
+    import torch
 
 _ENVELOPE = struct.Struct("<BBI")
 _TIME = struct.Struct("<I")
@@ -96,8 +100,10 @@ def decode(frames: Sequence[Frame], *, vocab_size: int = f.MAX_VOCABULARY, resol
     """
     if not frames or len(frames[0]) == 0:
         raise ProtocolError("an empty message")
-    views = [memoryview(frame) for frame in frames]
+    views: list[Any] = [memoryview(one) if isinstance(one, bytes | bytearray | memoryview) else one for one in frames]
     first = views[0]
+    if not all(isinstance(view, memoryview) for view in views) and not _may_lie_on_a_device(views):
+        raise ProtocolError("frames on a device where none belong")
     tag = first[0]
     if tag >= _MSGPACK:
         return read_hello(first)
@@ -116,9 +122,17 @@ def decode(frames: Sequence[Frame], *, vocab_size: int = f.MAX_VOCABULARY, resol
     return read_record(tag, first[_ENVELOPE.size :], vocab_size=vocab_size)
 
 
+def _may_lie_on_a_device(views: Sequence[Any]) -> bool:
+    """Only features do, behind the header of their message."""
+    first, *others = views
+    known = isinstance(first, memoryview) and first[0] in (COMMIT_TAG, FEATURES_TAG)
+    return known and len(others) == 1
+
+
 def sent_us(frames: Sequence[Frame]) -> int | None:
     """When the sender says it sent a message (its clock in microseconds, modulo 2^32); None for a `Hello`."""
-    first = memoryview(frames[0])
+    first: Any = frames[0]
+    first = memoryview(first)
     if len(first) < _ENVELOPE.size or first[0] >= _MSGPACK:
         return None
     found: int = _TIME.unpack_from(first, _TIME_AT)[0]

@@ -1,13 +1,14 @@
 """The transfer ledger: what went over each link, and what waiting for it cost; it sends nothing and reads no clock.
 
-One row per (peer, direction, kind). Times are told by whoever knows them: what encoding, checking and handing over took
-by the transport, when a verification ran and how long the worker sat and waited by the worker's loop.
+One row per (peer, direction, kind, link). Times are told by whoever knows them: what encoding, checking and handing over
+took by the transport, when a verification ran and how long the worker sat and waited by the worker's loop.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
@@ -38,6 +39,7 @@ class LedgerRow:
         transit_s: from the sender's call to the moment they were taken in (for "out": the least that the link takes).
         hidden_s: the part of it during which a verification ran, so that nobody missed them.
         exposed_s: time the worker stood still for them on the critical path.
+        link: "" for the usual link to that peer, the name of another one that it has beside it.
     """
 
     peer: str
@@ -50,6 +52,7 @@ class LedgerRow:
     transit_s: float = 0.0
     hidden_s: float = 0.0
     exposed_s: float = 0.0
+    link: str = ""
 
     def add(self, other: LedgerRow) -> None:
         """Add the other's totals to these."""
@@ -57,26 +60,34 @@ class LedgerRow:
             setattr(self, column, getattr(self, column) + getattr(other, column))
 
 
-_TOTALS = tuple(field.name for field in fields(LedgerRow) if field.name not in ("peer", "direction", "kind"))
+_TOTALS = tuple(field.name for field in fields(LedgerRow) if field.name not in ("peer", "direction", "kind", "link"))
 
 
 class Ledger:
     """Counters of one transport endpoint. Not for use by several threads."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, Direction, str], LedgerRow] = {}
+        self._link = ""
+        self._rows: dict[tuple[str, Direction, str, str], LedgerRow] = {}
         self._peers: dict[str, None] = {}  # a set in the order in which they came
         self._clocks: dict[str, PeerClock] = {}
         self._verifications: deque[tuple[float, float]] = deque(maxlen=_VERIFICATIONS)
         self._leaving: deque[tuple[LedgerRow, float, float]] = deque(maxlen=_LEAVING)
 
+    def on(self, link: str) -> Ledger:
+        """The same ledger for whoever counts what goes over a second link to the same peers."""
+        found = copy(self)  # shallow: all that it holds is shared
+        found._link = link
+        return found
+
     def _row(self, peer: str, direction: Direction, kind: str) -> LedgerRow:
-        row = self._rows.get((peer, direction, kind))
+        key = (peer, direction, kind, self._link)
+        row = self._rows.get(key)
         if row is None:
             if peer not in self._peers and len(self._peers) >= MAX_PEERS and peer != ANY_PEER:
                 return self._row(ANY_PEER, direction, kind)
             self._peers[peer] = None
-            row = self._rows[peer, direction, kind] = LedgerRow(peer=peer, direction=direction, kind=kind)
+            row = self._rows[key] = LedgerRow(peer=peer, direction=direction, kind=kind, link=self._link)
         return row
 
     def count(
@@ -156,7 +167,7 @@ class Ledger:
         self._row(peer, "in", kind).exposed_s += seconds
 
     def rows(self) -> list[LedgerRow]:
-        """One row per (peer, direction, kind), sorted; live objects, for reading."""
+        """One row per (peer, direction, kind, link), sorted; live objects, for reading."""
         return [self._rows[key] for key in sorted(self._rows)]
 
     def peers(self) -> list[str]:
@@ -164,7 +175,7 @@ class Ledger:
         return [peer for peer in self._peers if peer != ANY_PEER]
 
     def totals(self) -> list[LedgerRow]:
-        """One row per (direction, kind) with the peers added up."""
+        """One row per (direction, kind) with peers and links added up."""
         return merge(self.rows())
 
     def total(self, kind: str, *, direction: Direction) -> LedgerRow:
@@ -174,7 +185,7 @@ class Ledger:
 
 
 def merge(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
-    """Rows added up over their peers, sorted by direction and kind; the given rows stay as they are."""
+    """Rows added up over their peers and links, sorted by direction and kind; the given rows stay as they are."""
     merged: dict[tuple[Direction, str], LedgerRow] = {}
     for row in rows:
         empty = LedgerRow(peer=ANY_PEER, direction=row.direction, kind=row.kind)

@@ -10,11 +10,25 @@ from collections.abc import Callable
 from dataclasses import astuple
 from itertools import islice
 from math import copysign
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 
-from dist_spec.core.messages import MAX_TOKENS, PROTOCOL_VERSION, Bye, Close, Forget, Hello, Message, Need, Open, Ping
+from dist_spec.core.messages import (
+    MAX_TOKENS,
+    PROTOCOL_VERSION,
+    Bye,
+    Close,
+    Forget,
+    Hello,
+    Link,
+    LinkCargo,
+    LinkState,
+    Message,
+    Need,
+    Open,
+    Ping,
+)
 from dist_spec.core.types import IntArray, Sampling
 from dist_spec.errors import ProtocolError, RequestError
 from dist_spec.transports import fields as f
@@ -25,6 +39,8 @@ _MAX_STRING_BYTES = 4 * f.MAX_REASON
 _QUICK = 1
 """Compression level: a request's end lies between two verifications of others."""
 _EXACT = 2.0**53
+_LINK_STATES: tuple[LinkState, ...] = get_args(LinkState)
+_LINK_CARGOES: tuple[LinkCargo, ...] = get_args(LinkCargo)
 
 
 def _pack_open(m: Open) -> Fields:
@@ -201,6 +217,22 @@ def _forget(fields: Fields, vocab_size: int) -> Forget:
     return Forget()
 
 
+def _pack_link(m: Link) -> Fields:
+    return (m.state, m.carries, m.address, m.reason[: f.MAX_REASON])
+
+
+def _link(fields: Fields, vocab_size: int) -> Link:
+    state, carries, address, reason = fields
+    if state not in _LINK_STATES or carries not in _LINK_CARGOES:
+        raise f.refuse("link", f"one of {_LINK_STATES} that carries one of {_LINK_CARGOES}", (state, carries))
+    return Link(
+        state=state,
+        carries=carries,
+        address=f.text(address, "address", limit=f.MAX_REASON),
+        reason=f.text(reason, "reason", limit=f.MAX_REASON),
+    )
+
+
 HELLO_TAG = 1
 _PACK: dict[type[Message], tuple[int, Callable[[Any], Fields]]] = {
     Hello: (HELLO_TAG, hello_fields),
@@ -210,6 +242,7 @@ _PACK: dict[type[Message], tuple[int, Callable[[Any], Fields]]] = {
     Ping: (7, _pack_ping),
     Bye: (8, _pack_bye),
     Forget: (9, _pack_forget),
+    Link: (11, _pack_link),
 }
 _READ: dict[int, tuple[str, int, Callable[[Fields, int], Message]]] = {
     # tag: (kind, number of fields, reader)
@@ -219,6 +252,7 @@ _READ: dict[int, tuple[str, int, Callable[[Fields, int], Message]]] = {
     7: ("ping", 7, _ping),
     8: ("bye", 4, _bye),
     9: ("forget", 0, _forget),
+    11: ("link", 4, _link),
 }
 
 

@@ -57,6 +57,7 @@ _ONE_MARGIN = 1 << 8
 _LOGPROBS = 1 << 9
 _TOP = 1 << 10
 _FEATURES = 1 << 11
+_APART = 1 << 12
 # Propose
 _CHAIN = 1 << 3
 _WIDE_PARENTS = 1 << 4
@@ -126,6 +127,7 @@ def pack_commit(m: Commit, *, sent_us: int, handle: int | None) -> list[bytes | 
         flags |= _TOP
         tail += _top_bytes(m, count)
     rows: list[bytes | memoryview] = []
+    flags |= _APART if m.apart else 0
     if len(m.features):
         flags |= _FEATURES
         rows = [put_rows(tail, m.features, limit=m.base_length + count - 1)]
@@ -180,6 +182,7 @@ def read_commit(frames: Sequence[memoryview], *, vocab_size: int, resolve: Resol
         top_logprobs=top_logprobs,
         floor=floor,
         features=features,
+        apart=bool(flags & _APART),
     )
 
 

@@ -12,6 +12,7 @@ import errno
 import math
 from collections.abc import Sequence
 from time import monotonic, perf_counter
+from typing import Any
 
 import zmq
 
@@ -26,6 +27,7 @@ from dist_spec.transports.address import (
     peer_name,
 )
 from dist_spec.transports.base import LEADER, Received
+from dist_spec.transports.bell import Bell
 from dist_spec.transports.codec import MAX_FRAME_BYTES
 from dist_spec.transports.fields import MAX_NAME, MAX_VOCABULARY
 from dist_spec.transports.ledger import Ledger
@@ -33,7 +35,7 @@ from dist_spec.transports.names import Names
 from dist_spec.transports.outbox import HIGH_WATER, Outbox
 from dist_spec.transports.packet import pack, unpack
 
-__all__ = ["ZmqLeader", "ZmqPeer"]
+__all__ = ["ZmqLeader", "ZmqPeer", "wait_any"]
 
 _MAX_DRAIN = 4096
 """Messages taken by one `receive`, so that a flood cannot hold the caller for ever."""
@@ -96,8 +98,9 @@ class _Channel:
         outbox = self.outbox if outbox is None else outbox
         while (packet := outbox.peek(peer)) is not None:
             start = perf_counter()
+            frames: list[Any] = [*route, *packet.frames]
             try:
-                self.socket.send_multipart([*route, *packet.frames], flags=zmq.NOBLOCK)
+                self.socket.send_multipart(frames, flags=zmq.NOBLOCK)
             except zmq.Again:
                 return
             except zmq.ZMQError as error:
@@ -121,12 +124,6 @@ class _Channel:
     def unpack(self, frames: Sequence[bytes], *, peer: str, vocab_size: int) -> Received:
         return unpack(frames, peer=peer, vocab_size=vocab_size, ledger=self.ledger, names=self.names)
 
-    def wait(self, timeout_s: float, *, retry: bool = False) -> None:
-        """Until something can be read, the timeout, or the moment to retry what still waits to be sent."""
-        if retry or len(self.outbox):
-            timeout_s = min(timeout_s, _RETRY_S)
-        self.socket.poll(math.ceil(timeout_s * 1e3), zmq.POLLIN)
-
     def close(self) -> None:
         if self.socket.closed:
             return
@@ -140,6 +137,24 @@ class _Channel:
             raise TransportError("this transport was closed")
 
 
+def _wait(channels: Sequence[_Channel], timeout_s: float, *, retry: bool, bell: Bell | None) -> bool:
+    """Until something can be read, the timeout, the moment to retry what still waits to be sent, or the bell; whether it
+    rang."""
+    if retry:
+        timeout_s = min(timeout_s, _RETRY_S)
+    milliseconds = math.ceil(timeout_s * 1e3)
+    if len(channels) == 1 and bell is None:
+        channels[0].socket.poll(milliseconds, zmq.POLLIN)
+        return False
+    poller = zmq.Poller()
+    for channel in channels:
+        poller.register(channel.socket, zmq.POLLIN)
+    if bell is not None:
+        poller.register(bell.fileno(), zmq.POLLIN)
+    ready = dict(poller.poll(milliseconds))
+    return bell is not None and bell.fileno() in ready
+
+
 class ZmqLeader:
     """The bound end, with many peers.
 
@@ -148,6 +163,9 @@ class ZmqLeader:
         allow_plaintext: permit an address that other hosts can reach; the wire is neither encrypted nor authenticated.
         high_water: messages that may wait for one peer, here and inside ZeroMQ.
         vocab_size: token ids of received messages must be smaller; may be set later, when the model is known.
+
+    Attributes:
+        bell: when it rings, a waiting `receive` returns at once, with nothing if nothing came.
 
     Raises:
         TransportError: the address is malformed, in use, not this host's, or reachable from outside without
@@ -167,6 +185,8 @@ class ZmqLeader:
         options: dict[int, int | bytes] = {zmq.ROUTER_HANDOVER: 1, zmq.ROUTER_MANDATORY: 1, zmq.IPV6: "[" in bind}
         self._channel = _Channel(zmq.ROUTER, high_water=high_water, options=options)
         self.ledger = self._channel.ledger
+        self.names = self._channel.names
+        self.bell: Bell | None = None
         self._bulk = Outbox(high_water=BULK_HIGH_WATER, ledger=self.ledger)
         try:
             self._channel.socket.bind(bind)
@@ -205,7 +225,9 @@ class ZmqLeader:
             left = deadline - monotonic()
             if arrived or left <= 0:
                 return [self._unpack(*message) for message in arrived]
-            self._channel.wait(left, retry=len(self._bulk) > 0)
+            retry = len(self._bulk) > 0 or len(self._channel.outbox) > 0
+            if _wait([self._channel], left, retry=retry, bell=self.bell):
+                return []
 
     def close(self) -> None:
         """Let the last messages leave (for at most a quarter of a second) and free the address."""
@@ -248,6 +270,8 @@ class ZmqPeer:
         self._channel = _Channel(zmq.DEALER, high_water=high_water, options=options)
         self._channels = [self._channel]
         self.ledger = self._channel.ledger
+        self.names = self._channel.names
+        self.bell: Bell | None = None
         if bulk:
             options = {**options, zmq.ROUTING_ID: bulk_identity_of(name)}
             self._channels.append(_Channel(zmq.DEALER, high_water=BULK_HIGH_WATER, options=options))
@@ -276,16 +300,8 @@ class ZmqPeer:
             left = deadline - monotonic()
             if arrived or left <= 0:
                 return [self._unpack(frames) for frames in arrived]
-            self._wait(left)
-
-    def _wait(self, timeout_s: float) -> None:
-        if len(self._channels) == 1:
-            return self._channel.wait(timeout_s)
-        poller = zmq.Poller()
-        for channel in self._channels:
-            poller.register(channel.socket, zmq.POLLIN)
-        timeout_s = min(timeout_s, _RETRY_S) if len(self._channel.outbox) else timeout_s
-        poller.poll(math.ceil(timeout_s * 1e3))
+            if _wait(self._channels, left, retry=len(self._channel.outbox) > 0, bell=self.bell):
+                return []
 
     def close(self) -> None:
         """Let the last messages leave, for at most a quarter of a second."""
@@ -294,3 +310,10 @@ class ZmqPeer:
 
     def _unpack(self, frames: list[bytes]) -> Received:
         return self._channel.unpack(frames, peer=LEADER, vocab_size=self.vocab_size)
+
+
+def wait_any(peers: Sequence[ZmqPeer], timeout_s: float) -> None:
+    """Until any of these ends has something to read, the timeout, or the moment to retry what still waits to be sent."""
+    channels = [channel for peer in peers for channel in peer._channels]
+    retry = any(len(channel.outbox) for channel in channels)
+    _wait(channels, timeout_s, retry=retry, bell=None)

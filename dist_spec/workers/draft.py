@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.draft_session import DraftBatch, DraftSession
 from dist_spec.core.messages import Bye, Message
+from dist_spec.core.types import Expansion
 from dist_spec.drafters.base import Drafter, ExpandRow, Featured, Remembering
 from dist_spec.errors import ProtocolError
 from dist_spec.transports.base import LEADER, Transport
@@ -77,7 +78,12 @@ class DraftWorker:
 
     def finish(self, batch: DraftBatch, *, now: float, hold: bool = False) -> None:
         """Expand the leaves and publish what is new (with `hold`: not before `flush`)."""
-        expansions = self.drafter.expand(expand_rows(batch))
+        self.take(batch, self.drafter.expand(expand_rows(batch)), now=now, hold=hold)
+
+    def take(
+        self, batch: DraftBatch, expansions: Sequence[Sequence[Expansion]], *, now: float, hold: bool = False
+    ) -> None:
+        """Take in what the leaves were expanded to (see `finish`)."""
         self.attachment.progress += 1
         self._send(self.session.expanded(batch, expansions, hold=hold), now=now)
         if self.recorder is not None:

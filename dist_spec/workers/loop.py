@@ -10,15 +10,25 @@ from dist_spec.core.draft_session import DraftBatch
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.telemetry.timeline import Timeline
 from dist_spec.workers.draft import DraftWorker
+from dist_spec.workers.drain import Drain
 from dist_spec.workers.target import TargetWorker
 
 _IDLE_S = 0.25
 
 
-def run_target_loop(worker: TargetWorker, *, timeline: Timeline, stopping: Callable[[], bool]) -> None:
-    """Serve until `stopping()`; what arrived during a forward is drained just before the next selection."""
+def run_target_loop(
+    worker: TargetWorker,
+    *,
+    timeline: Timeline,
+    stopping: Callable[[], bool],
+    hurried: Callable[[], bool] = lambda: False,
+    drain_s: float = 0.0,
+) -> None:
+    """Serve until `stopping()`, and then until what runs has finished (see `Drain`); what arrived during a forward is
+    drained just before the next selection."""
     next_tick = monotonic()
-    while not stopping():
+    drain = Drain(worker, stopping=stopping, hurried=hurried, drain_s=drain_s)
+    while not drain.over(now=monotonic()):
         # Heartbeats without a request are no part of any run: they count as idle.
         now = timeline.enter("idle" if worker.session.idle else "receive")
         worker.receive(clock=monotonic)
@@ -34,6 +44,7 @@ def run_target_loop(worker: TargetWorker, *, timeline: Timeline, stopping: Calla
             worker.apply(plan, outcomes, now=verified)
         else:
             _pause(worker, plan, timeline=timeline)
+    worker.give_back(now=monotonic())
 
 
 def _pause(worker: TargetWorker, plan: Wait | None, *, timeline: Timeline) -> None:

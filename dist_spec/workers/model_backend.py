@@ -7,33 +7,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dist_spec.core.noise import NoiseKey, NoiseRing, request_key, uniform
 from dist_spec.core.plan import Plan, PlanRow
 from dist_spec.core.sampling.pipelines import Pipelines
 from dist_spec.core.target_session import Outcome
-from dist_spec.core.types import HalfArray, Verdict
+from dist_spec.core.types import ForwardRow, HalfArray, Verdict
 from dist_spec.core.verification.base import NoiseRow, VerificationRule
 from dist_spec.core.verification.build import build_rule
+from dist_spec.core.verification.chosen import Chosen, verdict_of
 from dist_spec.core.verification.rejection import Rejections
 from dist_spec.core.verification.weigh import Draws, Uniforms
 from dist_spec.errors import RequestError
+from dist_spec.models.parallel.order import Wish
 from dist_spec.telemetry.timeline import Timeline
 
 if TYPE_CHECKING:
     import torch
 
+    from dist_spec.models.parallel.runner import ParallelForward, ParallelRunner
     from dist_spec.models.runner import ModelRunner, PendingForward
 
 _RULES = 64
 
 
+@runtime_checkable
+class Choosing(Protocol):
+    """A runner whose ranks find the best tokens themselves, each in its part of the vocabulary."""
+
+    def launch_choosing(
+        self, rows: Sequence[ForwardRow], wishes: Sequence[Wish | None], *, with_margin: bool = False
+    ) -> ParallelForward: ...
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A forward on such a runner."""
+
+    def chosen(self, row: int) -> Chosen: ...
+
+
 class ModelBackend:
-    """Runs plans on a `ModelRunner`.
+    """Runs plans on a `ModelRunner`, or on one that is spread over ranks.
 
     Attributes:
         inspect: shown every row's logits before its verdict (the decisions file); None: nobody looks.
+        features_stay: features for draft heads remain on the device, as tensors: the transport takes them from there.
 
     Args:
         rule: name of the verification rule (`verification.rule`).
@@ -47,7 +67,7 @@ class ModelBackend:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: ModelRunner | ParallelRunner,
         *,
         vocab_size: int,
         rule: str,
@@ -68,8 +88,10 @@ class ModelBackend:
         self._rules: dict[float, VerificationRule] = {}
         self._keys: dict[tuple[int, int], NoiseKey] = {}
         self.inspect: Callable[[PlanRow, torch.Tensor], None] | None = None
-        self._forward: PendingForward | None = None
+        self._forward: PendingForward | ParallelForward | None = None
+        self._wishes: list[Wish | None] = []
         self._window = 0
+        self.features_stay = False
         self._noise_maker = noise_maker
         self._noise_made: Future[None] | None = None
 
@@ -77,13 +99,37 @@ class ModelBackend:
         """Start the forward; noise of the positions it may reach is made while a device of its own computes."""
         self.timeline.step(count=plan.step > 1)
         self.timeline.enter("forward")
-        sampled = [row for row in plan.rows if row.final and row.sampling.temperature > 0]
+        rows = [row.forward for row in plan.rows]
+        chooses = isinstance(self.runner, Choosing)
+        self._wishes = [self._wish(row) if chooses else None for row in plan.rows]
+        sampled = [
+            row
+            for row, wish in zip(plan.rows, self._wishes, strict=True)
+            if wish is None and row.final and row.sampling.temperature > 0
+        ]
         if self._noise_maker is not None and sampled:
             self._noise_made = self._noise_maker.submit(self._make_noise, sampled)
-        self._forward = self.runner.launch([row.forward for row in plan.rows])
+        if isinstance(self.runner, Choosing):
+            self._forward = self.runner.launch_choosing(rows, self._wishes, with_margin=self._with_margin)
+        else:
+            self._forward = self.runner.launch(rows)
         if self._noise_maker is None and sampled:
             self.timeline.enter("noise")
             self._make_noise(sampled)
+
+    def _wish(self, row: PlanRow) -> Wish | None:
+        """How this row's tokens are chosen, where that is an argmax of plain scores and nobody wants to see the logits."""
+        sampling = row.sampling
+        plain = not sampling.is_processed and sampling.logprobs < 0
+        if not row.final or not plain or self.inspect is not None:
+            return None
+        try:
+            rule = self._rule(sampling.temperature)
+        except RequestError:
+            return None  # told of when its verdict is due
+        if rule.needs_draws:
+            return None
+        return Wish(temperature=sampling.temperature, key=self._key(row), index=row.noise_index)
 
     def _make_noise(self, rows: Sequence[PlanRow]) -> None:
         """Rows of the positions that this step may reach; those beyond the accepted ones serve the next step."""
@@ -107,7 +153,10 @@ class ModelBackend:
         self._pipelines.keep(plan.rows)
         outcomes: list[Outcome] = []
         start = 0
-        for row in plan.rows:
+        for number, (row, wish) in enumerate(zip(plan.rows, self._wishes, strict=True)):
+            if wish is not None:
+                outcomes.append(self._follow_choices(row, number))
+                continue
             stop = start + row.forward.num_logits
             outcomes.append(self._verify(row, logits[start:stop]) if row.final else None)
             start = stop
@@ -127,7 +176,8 @@ class ModelBackend:
         for row, outcome in zip(plan.rows, outcomes, strict=True):
             pending = range(first, first + row.forward.num_pending)[-self._window :]
             nodes = outcome.path if isinstance(outcome, Verdict) else ()
-            found.append(self._forward.features([*pending, *(pending.stop + node for node in nodes)]))
+            kept = [*pending, *(pending.stop + node for node in nodes)]
+            found.append(self._forward.features(kept, stay=self.features_stay))
             first += len(row.forward.tokens)
         return found
 
@@ -146,6 +196,23 @@ class ModelBackend:
             )
         except RequestError as error:
             return error
+
+    def _follow_choices(self, row: PlanRow, number: int) -> Verdict | RequestError:
+        """The verdict of a row whose tokens the ranks have chosen."""
+        assert isinstance(self._forward, Chooses)
+        try:
+            return verdict_of(
+                self._forward.chosen(number),
+                tokens=row.forward.tokens[row.forward.num_pending :],
+                parents=row.forward.parents,
+                with_margin=self._with_margin,
+            )
+        except RequestError as error:
+            return error
+
+    def tick(self) -> None:
+        """Nothing was verified for a while, perhaps: ranks that wait hear that all is well."""
+        self.runner.tick()
 
     def _keep_accepted(self, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         paths = [outcome.path if isinstance(outcome, Verdict) else () for outcome in outcomes]

@@ -16,7 +16,20 @@ import numpy as np
 
 from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.draft_session import DraftBatch
-from dist_spec.core.messages import Bye, Close, Commit, Features, Forget, Hello, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import (
+    Bye,
+    Close,
+    Commit,
+    Features,
+    Forget,
+    Hello,
+    Link,
+    Message,
+    Need,
+    Open,
+    Ping,
+    Propose,
+)
 from dist_spec.core.plan import Plan, Wait
 from dist_spec.core.target_session import Outcome
 from dist_spec.core.types import Sampling, Verdict
@@ -59,6 +72,8 @@ def name_of(message: Message) -> MessageName:
             return ("forget",)
         case Features():
             return ("features", message.request, message.generation, message.base_length, len(message.rows))
+        case Link():
+            return ("link", message.state)
 
 
 def describe(message: Open | Propose) -> list[Any]:
@@ -193,6 +208,14 @@ class Recorder:
 
     def ticked(self, *, now: float, busy_s: float = 0.0) -> None:
         self.events.append(("ticked", now, busy_s))
+
+    def drained(self, *, now: float) -> None:
+        """From here on nothing new was taken in."""
+        self.events.append(("drained", now))
+
+    def gave_back(self, *, now: float) -> None:
+        """What still ran was given back."""
+        self.events.append(("gave_back", now))
 
     def drafted(self, batch: DraftBatch, *, now: float) -> None:
         """Leaves picked, per request."""

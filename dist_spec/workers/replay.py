@@ -176,6 +176,10 @@ class _TargetActions:
                 worker.finish(plan, now=now)
             case "ticked":
                 worker.tick(now=now)
+            case "drained":
+                worker.drain(now=now)
+            case "gave_back":
+                worker.give_back(now=now)
         return True
 
 

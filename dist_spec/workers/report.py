@@ -43,8 +43,9 @@ def run_stats(
     account began), `coordination/overhead/handling_ms_median` (per step, see `PER_STEP`), `session_<count>`,
     `depth_<d>_rows/_tokens` (ready depth at the start of a row's verification, and tokens committed by it),
     `tree_<d>_rows/_verified/_accepted` (rows whose tree reached depth d, nodes verified and accepted there),
-    `drafter_<name>_busy_s/_proposals/_nodes`, `calibration_<what>_<bin>_count/_predicted/_observed`,
-    `link_<peer>_<direction>_<kind>_messages/_bytes/_hidden_s/_exposed_s`, `batch_invariant`, `max_logit_difference`.
+    `drafter_<name>_busy_s/_proposals/_nodes/_accepted`, `calibration_<what>_<bin>_count/_predicted/_observed`,
+    `link_<peer>_<direction>_<kind>_messages/_bytes/_hidden_s/_exposed_s` (`<peer>@<link>` for what went over a second link),
+    `batch_invariant`, `max_logit_difference`.
     """
     # What follows the end of the last request is no part of a run.
     now = timeline.enter("idle" if session.idle else timeline.phase)
@@ -93,11 +94,11 @@ def _drafters(session: TargetSession) -> Iterator[tuple[str, float]]:
     for member in session.membership.members.values():
         if member.role == "drafter":
             name = member.name if len(totals) < MAX_DRAFTERS else OTHERS
-            total = totals.setdefault(name, [0.0, 0, 0])
-            for column, one in enumerate((member.busy_s, member.proposals, member.useful_nodes)):
+            total = totals.setdefault(name, [0.0, 0, 0, 0])
+            for column, one in enumerate((member.busy_s, member.proposals, member.useful_nodes, member.accepted)):
                 total[column] += one
     for name, total in totals.items():
-        for what, one in zip(("busy_s", "proposals", "nodes"), total, strict=True):
+        for what, one in zip(("busy_s", "proposals", "nodes", "accepted"), total, strict=True):
             yield f"drafter_{name}_{what}", one
 
 
@@ -119,7 +120,7 @@ def _calibration(session: TargetSession) -> Iterator[tuple[str, float]]:
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, float]]:
     for row in _links(ledger.peers(), ledger.rows()):
-        link = f"link_{row.peer}_{row.direction}_{row.kind}"
+        link = f"link_{row.peer}{row.link and '@' + row.link}_{row.direction}_{row.kind}"
         yield f"{link}_messages", row.messages
         yield f"{link}_bytes", row.num_bytes
         for name in ("hidden_s", "exposed_s"):
@@ -131,11 +132,11 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, float]]:
 def _links(peers: Iterable[str], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
     """The rows of the peers that came first, and those of all others as of one."""
     apart = set(islice(peers, MAX_LINK_PEERS))
-    others: dict[tuple[str, str], LedgerRow] = {}
+    others: dict[tuple[str, str, str], LedgerRow] = {}
     for row in rows:
         if row.peer in apart:
             yield row
         else:
-            empty = LedgerRow(peer=ANY_PEER, direction=row.direction, kind=row.kind)
-            others.setdefault((row.direction, row.kind), empty).add(row)
+            empty = LedgerRow(peer=ANY_PEER, direction=row.direction, kind=row.kind, link=row.link)
+            others.setdefault((row.direction, row.kind, row.link), empty).add(row)
     yield from others.values()

@@ -31,6 +31,7 @@ def speculation_of(config: Config, drafter: DrafterConfig | None = None) -> Spec
         num_leaves=1 if looks_up else getattr(drafter, "width", 8),  # one of its leaves makes a chain
         num_children=getattr(drafter, "num_children", 4),
         fan_out=spec.fan_out,
+        drafters_per_request=spec.drafters_per_request,
         lookahead=_LOOKAHEAD if looks_up else 0,
         max_wait_s=spec.max_wait_s,
         pull_timeout_s=spec.pull_timeout_s,

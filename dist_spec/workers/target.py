@@ -41,6 +41,15 @@ class Featuring(Protocol):
         ...
 
 
+@runtime_checkable
+class Ticking(Protocol):
+    """A backend that others wait for."""
+
+    def tick(self) -> None:
+        """Call now and then, between two steps."""
+        ...
+
+
 class TargetWorker:
     """Session, backend and transport of the leader put together; five lines a step.
 
@@ -140,9 +149,23 @@ class TargetWorker:
 
     def tick(self, *, now: float) -> None:
         """Heartbeats; call now and then."""
+        if isinstance(self.backend, Ticking):
+            self.backend.tick()
         if self.recorder is not None:
             self.recorder.ticked(now=now)
         self._send(self.session.tick(now=now))
+
+    def drain(self, *, now: float) -> None:
+        """Begin nothing new; what runs goes on."""
+        if self.recorder is not None:
+            self.recorder.drained(now=now)
+        self._send(self.session.drain())
+
+    def give_back(self, *, now: float) -> None:
+        """The loop is over: what still runs is its frontends' again."""
+        if self.recorder is not None:
+            self.recorder.gave_back(now=now)
+        self._send(self.session.give_back())
 
     def _guess_locally(self) -> None:
         settings = self.session.settings

@@ -7,6 +7,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from dist_spec.config import DEFAULT_MODEL_LEN, Config
 from dist_spec.core.admission import FeatureFacts, TargetFacts
@@ -33,6 +34,10 @@ from dist_spec.workers.settings import speculation_of
 from dist_spec.workers.target import TargetWorker
 from dist_spec.workers.threads import thread_elsewhere
 
+if TYPE_CHECKING:
+    from dist_spec.models.parallel.group import TpGroup
+    from dist_spec.models.parallel.runner import ParallelRunner
+
 
 @dataclass(kw_only=True, slots=True)
 class LoadedTarget:
@@ -44,27 +49,24 @@ class LoadedTarget:
     """
 
     loaded: LoadedModel
-    runner: ModelRunner
+    runner: ModelRunner | ParallelRunner
     found: Probe
     settings: Speculation
     scheduler: Scheduler
     max_model_len: int
 
 
-def load_target(config: Config, *, log: logging.Logger) -> LoadedTarget:
+def load_target(config: Config, *, log: logging.Logger, group: TpGroup | None = None) -> LoadedTarget:
     """Load and check the target's model.
+
+    Args:
+        group: the ranks that it is spread over, this one being their leader; None: it is all here.
 
     Raises:
         ModelError, UnsupportedError: it cannot be run faithfully.
     """
     target = config.target
-    loaded = load_model(
-        target.model,
-        dtype=target.dtype,
-        device=target.device,
-        trust_remote_code=target.trust_remote_code,
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    loaded = load_weights(config, group=group)
     settings = speculation_of(config)
     if target.max_model_len is not None and target.max_model_len > loaded.max_positions:
         raise ModelError(
@@ -73,12 +75,7 @@ def load_target(config: Config, *, log: logging.Logger) -> LoadedTarget:
         )
     max_model_len = min(target.max_model_len or DEFAULT_MODEL_LEN, loaded.max_positions)
     scheduler = _scheduler(config, settings, max_model_len=max_model_len)
-    runner = ModelRunner(
-        loaded,
-        num_blocks=scheduler.blocks.num_blocks,
-        block_size=scheduler.blocks.block_size,
-        batch_invariant=target.batch_invariant,
-    )
+    runner = _runner(config, loaded, scheduler, settings, group=group)
     check_against_stock(loaded, runner)
     found = probe(runner)
     log.info("probe: bit-equal %s, largest logit difference %.3g", found.bit_equal, found.max_logit_difference)
@@ -94,6 +91,66 @@ def load_target(config: Config, *, log: logging.Logger) -> LoadedTarget:
         scheduler=scheduler,
         max_model_len=max_model_len,
     )
+
+
+def load_weights(config: Config, *, group: TpGroup | None = None) -> LoadedModel:
+    """The target's model, or this rank's part of it (then it returns when all ranks have theirs).
+
+    Raises:
+        ModelError, UnsupportedError, ConfigError: it cannot be loaded.
+    """
+    target, parallel = config.target, config.parallel
+    if group is None:
+        return load_model(
+            target.model,
+            dtype=target.dtype,
+            device=target.device,
+            trust_remote_code=target.trust_remote_code,
+            progress=_say,
+        )
+    from dist_spec.models.parallel.load import load_shard
+
+    loaded = load_shard(
+        target.model,
+        dtype=target.dtype,
+        place=group.place,
+        backend=parallel.backend,
+        attention=parallel.attention,
+        ordered=target.batch_invariant,
+        trust_remote_code=target.trust_remote_code,
+        progress=_say,
+    )
+    group.await_others()
+    return loaded
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _runner(
+    config: Config, loaded: LoadedModel, scheduler: Scheduler, settings: Speculation, *, group: TpGroup | None
+) -> ModelRunner | ParallelRunner:
+    blocks, batch_invariant = scheduler.blocks, config.target.batch_invariant
+    if group is None:
+        return ModelRunner(
+            loaded, num_blocks=blocks.num_blocks, block_size=blocks.block_size, batch_invariant=batch_invariant
+        )
+    from dist_spec.models.parallel.runner import Orders, ParallelRunner
+
+    return ParallelRunner(
+        loaded,
+        orders=Orders(group),
+        num_blocks=blocks.num_blocks,
+        block_size=blocks.block_size,
+        batch_invariant=batch_invariant,
+        noise_rows=_noise_rows(config, settings),
+        noise_maker=thread_elsewhere(),
+    )
+
+
+def _noise_rows(config: Config, settings: Speculation) -> int:
+    return config.target.max_sequences * (min(settings.budget, settings.num_draft_tokens) + 2)
 
 
 def build_target(
@@ -121,7 +178,7 @@ def build_target(
         target.runner,
         vocab_size=loaded.vocab_size,
         rule=config.verification.rule,
-        noise_rows=config.target.max_sequences * (min(settings.budget, settings.num_draft_tokens) + 2),
+        noise_rows=_noise_rows(config, settings),
         with_margin=not strict,
         eos_ids=tuple(tokenizer.eos_ids),
         timeline=timeline,

@@ -1,11 +1,13 @@
-"""`dist-spec up`: target and drafters of one machine under a supervisor, until Ctrl-C or until the target ends."""
+"""`dist-spec up`: target and drafters of one machine under a supervisor, until Ctrl-C; who dies is started again."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -18,6 +20,9 @@ from dist_spec.workers.signals import StopFlag
 from dist_spec.workers.supervisor import Supervisor
 
 _POLL_S = 0.1
+_MAX_FAILURES = 3
+"""A target that fails so often in a row, soon after its start, would fail again."""
+_STOP_GRACE_S = 3.0
 
 
 def local_processes(config: Config, *, folder: Path, bind: str) -> tuple[str, list[ProcessSpec]]:
@@ -34,23 +39,43 @@ def local_processes(config: Config, *, folder: Path, bind: str) -> tuple[str, li
 
 
 def run_up(config: Config, *, bind: str, stopping: Callable[[], bool] | None = None) -> None:
-    """Start everything, keep drafters alive, end everything when the target ends.
+    """Start everything and keep it alive until the wish to end: SIGINT ends all at once, SIGTERM lets running requests
+    finish (for `target.drain_s` at most).
 
     Raises:
         ConfigError: a file to be written has no place to go.
-        WorkerError: the target ended by itself; carries the end of its log.
+        BadInputError: a process cannot begin with what it was given.
+        WorkerError: the target fails again and again; carries the end of its log.
     """
     check_files(config.telemetry)
     stop = stopping or StopFlag().listen()
+    at_once = stop.hurried if isinstance(stop, StopFlag) else lambda: True
     with traced(config), tempfile.TemporaryDirectory(prefix="dist-spec-") as name:
         folder = Path(name)
         address, specs = local_processes(config, folder=folder, bind=bind)
         log_dir = Path(config.telemetry.log_dir) if config.telemetry.log_dir else folder
+        specs = [replace(spec, restart=True) for spec in specs]
         with Supervisor(specs, log_dir=log_dir) as supervisor:
-            print(f"target at {address}, {len(specs) - 1} drafter(s); Ctrl-C ends everything", file=sys.stderr)
+            print(
+                f"target at {address}, {len(config.process_drafters)} drafter(s); Ctrl-C ends everything",
+                file=sys.stderr,
+            )
             while not stop():
-                watch(supervisor)
+                watch(supervisor, say=lambda line: print(line, file=sys.stderr, flush=True))
                 sleep(_POLL_S)
+            if not at_once():
+                finish(supervisor, drain_s=config.target.drain_s, hurried=at_once)
+            supervisor.stop(grace_s=_STOP_GRACE_S, number=signal.SIGINT)
+
+
+def finish(supervisor: Supervisor, *, drain_s: float, hurried: Callable[[], bool]) -> None:
+    """Let the target end in order, its drafters beside it; until its deadline, or until `hurried()`."""
+    supervisor.tell(TARGET, signal.SIGTERM)
+    deadline = monotonic() + drain_s + _STOP_GRACE_S
+    while TARGET in supervisor.running() and monotonic() < deadline and not hurried():
+        if any(event.name == TARGET for event in supervisor.poll()):
+            return
+        sleep(_POLL_S)
 
 
 @contextmanager
@@ -66,22 +91,29 @@ def traced(config: Config) -> Iterator[None]:
             collect(trace)
 
 
-def watch(supervisor: Supervisor) -> None:
+def watch(supervisor: Supervisor, *, say: Callable[[str], None] = lambda line: None) -> None:
     """Restart what may be restarted.
+
+    Args:
+        say: is told of a target that ended and is started again.
 
     Raises:
         BadInputError: a process ended because of what it was given (exit code 2), which no restart mends.
-        WorkerError: the target ended otherwise. Both carry what the process said.
+        WorkerError: the target ended otherwise, and is not started again. Both carry what the process said.
     """
     for event in supervisor.poll(monotonic()):
-        if event.kind != "exited":
+        if event.kind != "exited" or event.cause is not None:
             continue
         said = supervisor.tail(event.name)
         if event.code == DistSpecError.exit_code:
             said = said[said.rfind("error: ") + len("error: ") :] if "error: " in said else said
             raise BadInputError(f"{event.name}: {said}")
-        if event.name == TARGET:
+        if supervisor.group(event.name) != TARGET:
+            continue
+        who = "the target" if event.name == TARGET else f"{event.name} (a rank of the target)"
+        if event.restart_in_s is None or event.failures >= _MAX_FAILURES:
             raise WorkerError(
-                f"the target ended with code {event.code}:\n{said}",
+                f"{who} ended with code {event.code}:\n{said}",
                 fix="mend what its log says; `dist-spec check CONFIG` finds most causes beforehand",
             )
+        say(f"{who} ended with code {event.code}; it is started again in {event.restart_in_s:.1f} s")

@@ -82,7 +82,7 @@ def test_parts_that_talk_but_do_not_compute_never_import_torch_on_loading(part: 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["generate", "--help"], ["chat", "--help"], ["score", "--help"], ["version"]],
+    [["--help"], ["generate", "--help"], ["launch", "--help"], ["chat", "--help"], ["score", "--help"], ["version"]],
     ids=" ".join,
 )
 def test_help_imports_no_torch(arguments: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,8 @@ import zmq
 
 from dist_spec.core.messages import Commit, Hello, Ping, Propose
 from dist_spec.transports.base import LEADER, Received, Transport
+from dist_spec.transports.collective import CollectiveLeader, CollectivePeer
+from dist_spec.transports.composed import ComposedLeader, ComposedPeer
 from dist_spec.transports.inproc import InprocHub
 from dist_spec.transports.zmq import ZmqLeader, ZmqPeer
 
@@ -111,7 +114,64 @@ class ZmqKind:
         context.term()
 
 
-Kind = InprocKind | ZmqKind
+@dataclass
+class CollectiveKind:
+    """torch.distributed point-to-point on loopback behind the fixture's interface."""
+
+    stack: ExitStack
+    address: str = "127.0.0.1:0"
+
+    def leader(self) -> Transport:
+        end = self.host = CollectiveLeader(self.address, high_water=8)
+        self.address = end.address
+        self.stack.callback(end.close)
+        return end
+
+    def connect(self, name: str) -> Transport:
+        if self.address.endswith(":0"):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        end = CollectivePeer(self.address, name, high_water=8)
+        self.stack.callback(end.close)
+        return end
+
+    def deliver(self, name: str, frames: Sequence[bytes]) -> None:
+        evil = CollectivePeer(self.address, name)
+        self.stack.callback(evil.close)
+        wait_for(lambda: self.host.receive(0.0) == [] and evil.is_up)
+        assert evil.lanes.lanes[LEADER].offer(frames)
+
+
+@dataclass
+class ComposedKind(ZmqKind):
+    """ZeroMQ with a lane for tensors beside it."""
+
+    def leader(self) -> Transport:
+        zmq_end = ZmqLeader(self.address, high_water=8)
+        end = ComposedLeader(zmq_end, device="cpu", allow_plaintext=False, deadline_s=2.0)
+        self.address = end.address
+        self.stack.callback(end.close)
+        return end
+
+    def connect(self, name: str) -> Transport:
+        if self.address.endswith(":0"):
+            probe = ZmqLeader(self.address)
+            self.address = probe.address
+            probe.close()
+        end = ComposedPeer(
+            ZmqPeer(self.address, name, high_water=8, bulk=True),
+            connect=self.address,
+            carries="tensors",
+            device="cpu",
+            backend=None,
+            deadline_s=2.0,
+        )
+        self.stack.callback(end.close)
+        return end
+
+
+Kind = InprocKind | ZmqKind | CollectiveKind
 
 
 def joined(kind: Kind, leader: Transport, name: str) -> Transport:
@@ -127,4 +187,7 @@ def joined(kind: Kind, leader: Transport, name: str) -> Transport:
 
     wait_for(arrived)
     assert received == [(name, greeting(name))]
+    if isinstance(leader, ComposedLeader):
+        lanes = leader._collective.lanes
+        wait_for(lambda: leader.receive(0.0) == peer.receive(0.0) == [] and lanes.reaches(name))
     return peer

@@ -17,6 +17,23 @@ from tests.unit.test_model_drafter import Request
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 
+def test_features_may_stay_on_the_gpu() -> None:
+    loaded = load_model(TARGET, dtype="float32", device="cuda:0")
+    runner = ModelRunner(loaded, num_blocks=16, block_size=8, batch_invariant=False)
+    runner.capture(LAYERS)
+    text = ids(20)
+    pending = runner.launch([row(range(4), 0, text)])
+    pending.wait()
+    stayed = pending.features(range(20), stay=True)
+    assert isinstance(stayed, torch.Tensor)
+    assert stayed.device.type == "cuda"
+    np.testing.assert_array_equal(stayed.cpu().numpy(), pending.features(range(20)))
+    head = tiny_head()
+    drafter, request = HeadDrafter(tiny_head().to("cuda:0"), window=64, tree_slots=64), Request(ids(12))
+    drafter.features(request.key, 0, torch.from_numpy(features_of(request.history)[:11]).to("cuda:0"))  # type: ignore[arg-type]
+    grow(drafter, head, request, num_true=11, steps=2, seed=1)
+
+
 @pytest.mark.parametrize("lean", [True, False])
 def test_features_of_a_target_on_a_gpu(lean: bool) -> None:
     loaded = load_model(TARGET, dtype="float32", device="cuda:0")

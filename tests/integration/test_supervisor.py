@@ -18,6 +18,7 @@ import pytest
 from dist_spec.errors import BadInputError, WorkerError
 from dist_spec.topology import ProcessSpec
 from dist_spec.workers.supervisor import ProcessEvent, Supervisor
+from dist_spec.workers.up_app import watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
 
@@ -296,3 +297,68 @@ def test_an_impatient_second_interrupt_leaves_nothing_behind(tmp_path: Path) -> 
         process.wait(10)
         assert time.monotonic() - start < 2.0, "the second one ends the grace period"
         assert not any(map(alive, pids))
+
+
+def group_of(tmp_path: Path, *codes: str, **changes: Any) -> Supervisor:
+    """A target of several ranks, and a drafter."""
+    names = ["target", *(f"target-{i}" for i in range(1, len(codes)))]
+    ranks = [spec(name, code, group="target", **changes) for name, code in zip(names, codes, strict=True)]
+    return Supervisor([*ranks, spec("d0", SLEEP, restart=True)], log_dir=tmp_path)
+
+
+@pytest.mark.parametrize("victim", ["target", "target-2"])
+def test_a_dead_rank_ends_its_group_which_is_started_again_while_drafters_stay(tmp_path: Path, victim: str) -> None:
+    with group_of(tmp_path, SLEEP, POLITE, STUBBORN, restart=True) as supervisor:
+        wait_up(supervisor, "target", "target-1", "target-2", "d0")
+        before = supervisor.running()
+        started = time.monotonic()
+        os.kill(before[victim], signal.SIGKILL)
+        events = events_until(supervisor, "restarted")
+        assert time.monotonic() - started < 10
+        ended = {event.name: event for event in events if event.kind == "exited"}
+        assert set(ended) == {"target", "target-1", "target-2"}
+        assert (ended[victim].code, ended[victim].cause) == (-signal.SIGKILL, None)
+        assert {event.cause for name, event in ended.items() if name != victim} == {victim}
+        assert ended["target-2"].code == -signal.SIGKILL  # it did not listen
+        assert {event.restart_in_s for event in ended.values()} == {0.2}
+        assert [event.name for event in events if event.kind == "restarted"] == ["target", "target-1", "target-2"]
+        after = supervisor.running()
+        assert set(after) == set(before)
+        assert [name for name in after if after[name] == before[name]] == ["d0"]
+    assert not any(map(alive, {*before.values(), *after.values()}))
+
+
+def test_a_group_without_restart_ends_as_a_whole(tmp_path: Path) -> None:
+    with group_of(tmp_path, SLEEP, "raise SystemExit(3)") as supervisor:
+        with pytest.raises(WorkerError, match=r"target-1 \(a rank of the target\) ended with code 3"):
+            wait_for(lambda: watch(supervisor))
+        wait_for(lambda: not supervisor.poll() and set(supervisor.running()) == {"d0"})
+
+
+def test_a_target_that_fails_again_and_again_is_given_up(tmp_path: Path) -> None:
+    said: list[str] = []
+    supervisor = group_of(tmp_path, "raise SystemExit(7)", restart=True)
+    with supervisor, pytest.raises(WorkerError, match="the target ended with code 7"):
+        wait_for(lambda: watch(supervisor, say=said.append))
+    assert said == [f"the target ended with code 7; it is started again in {wait} s" for wait in (0.2, 0.4)]
+
+
+def test_a_target_that_is_killed_again_and_again_is_not(tmp_path: Path) -> None:
+    said: list[str] = []
+    with group_of(tmp_path, SLEEP, restart=True) as supervisor:
+        for life in range(1, 5):
+            wait_for(lambda life=life: supervisor.tail("target").count("up") == life)
+            os.kill(supervisor.running()["target"], signal.SIGKILL)
+            wait_for(lambda life=life: watch(supervisor, say=said.append) or len(said) == life)
+            wait_for(lambda: watch(supervisor, say=said.append) or "target" in supervisor.running())
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
+def test_another_signal_may_end_all(tmp_path: Path, number: int, code: int) -> None:
+    supervisor = Supervisor([spec("target", POLITE)], log_dir=tmp_path)
+    supervisor.start()
+    wait_up(supervisor, "target")
+    supervisor.stop(number=number)
+    assert ("bye" in supervisor.tail("target")) == (code == 0)
+    assert supervisor.running() == {}

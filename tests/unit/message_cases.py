@@ -20,6 +20,7 @@ from dist_spec.core.messages import (
     FeatureWish,
     Forget,
     Hello,
+    Link,
     Message,
     Need,
     Open,
@@ -119,6 +120,7 @@ def commits(draw: st.DrawFn) -> Commit:
         features=draw(halves(most=read)) if read > 0 and draw(st.booleans()) else no_rows(),
         num_accepted=draw(st.integers(0, MAX_NODES)),
         ask=draw(st.booleans()),
+        apart=draw(st.booleans()),
         margins=np.full(size, 0.5, np.float32) if draw(st.booleans()) else margins,
         last_kind=draw(st.sampled_from(["plain", "recovered", "bonus"])),
         logprobs=draw(float_arrays(size * draw(st.booleans()))),
@@ -204,6 +206,13 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Bye, reason=NAMES, fatal=st.booleans(), first_id=st.integers(0, 10**6), tokens=st.tuples(NAMES, NAMES)),
     st.builds(Forget),
     features(),
+    st.builds(
+        Link,
+        state=st.sampled_from(["wanted", "offered", "refused", "broken"]),
+        carries=st.sampled_from(["tensors", "messages"]),
+        address=st.text(max_size=64),
+        reason=st.text(max_size=64),
+    ),
 )
 
 

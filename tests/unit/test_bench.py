@@ -66,7 +66,7 @@ class Leader:
 
 
 def test_commits_that_arrive_together_are_passed_on_once_and_in_order() -> None:
-    deployment = SimpleNamespace(client=Client(cast(Any, Leader()), name="f"), check=lambda: None)
+    deployment = SimpleNamespace(client=Client(cast(Any, Leader()), name="f"), check=lambda: None, tag="", shared=False)
     shown: list[int] = []
     result = run_jobs(
         cast(Deployment, deployment),

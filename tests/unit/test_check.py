@@ -11,7 +11,7 @@ from rich.console import Console
 from dist_spec.commands import check as check_module
 from dist_spec.commands.check import check_all, run_check
 from dist_spec.commands.footprint import model_footprint
-from dist_spec.config import Config, parse_config
+from dist_spec.config import Config, ParallelConfig, parse_config
 from dist_spec.errors import ConfigError, DistSpecError, ModelError, TokenizerMismatchError
 from dist_spec.models.head_formats import save_head
 from dist_spec.models.head_target import facts_of
@@ -54,6 +54,26 @@ def test_memory_is_reckoned_from_shapes() -> None:
     assert full.weights_bytes == 2 * elsewhere.weights_bytes
     assert 1.5 * elsewhere.weights_bytes < footprint.weights_bytes < 2 * elsewhere.weights_bytes
     assert elsewhere.kv_bytes == footprint.kv_bytes  # 109 slots need 7 blocks of 16 too
+
+
+def test_every_rank_has_its_share_of_the_target() -> None:
+    alone = check_all(configured(), source="c.yaml").needs[0][2]
+    spread = configured().model_copy(update={"parallel": ParallelConfig(tp_size=2)})
+    report = check_all(spread, source="c.yaml")
+    assert [name for name, _, _ in report.needs] == ["target", "target-1"]
+    share = report.needs[1][2]
+    assert alone is not None
+    assert share is not None
+    assert share.kv_bytes == alone.kv_bytes / 2
+    assert 0.5 * alone.weights_bytes < share.weights_bytes < 0.52 * alone.weights_bytes  # norms are whole everywhere
+    whole = spread.model_copy(update={"parallel": ParallelConfig(tp_size=2, attention="replicated")})
+    report = check_all(whole, source="c.yaml")
+    assert report.needs[0][2] is not None
+    assert report.needs[0][2].kv_bytes == alone.kv_bytes
+    assert report.needs[0][2].weights_bytes > share.weights_bytes
+    assert (
+        "4 attention heads" in only_problem(spread.model_copy(update={"parallel": ParallelConfig(tp_size=4)})).message
+    )
 
 
 def test_too_long_contexts_are_found() -> None:

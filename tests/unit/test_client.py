@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import nan
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dist_spec.core.messages import Commit, Forget, Hello, Message
+from dist_spec.core.messages import DRAINING, Close, Commit, Forget, Hello, Message, Ping
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.types import Sampling
-from dist_spec.errors import ProtocolError
+from dist_spec.errors import ProtocolError, TransportError
 from dist_spec.server.client import Client, Stream
 from dist_spec.transports.inproc import InprocHub
 from tests.unit.session_cases import PROMPT, Leader, ints, text_of
@@ -27,7 +28,7 @@ class Link:
         self.hub = InprocHub()
         self.end = self.hub.leader()
         self.leader = Leader({"r": TEXT})
-        self.client = Client(self.hub.connect("f"), name="f")
+        self.client = Client(self.hub.connect("f"), name="f", repeat_s=0.02, heartbeat_s=0.01)
         self.keep = tamper
 
     def open(self, **sampling: object) -> Stream:
@@ -45,6 +46,14 @@ class Link:
             if self.keep(message):
                 self.end.send(peer, message)
         self.client.poll(timeout_s=0.0)
+
+    def settle(self) -> None:
+        """As `run`, where something is told again after a while."""
+        deadline = monotonic() + 10
+        while self.client.streams:
+            self.round()
+            sleep(0.002)
+            assert monotonic() < deadline, "the request does not end"
 
     def run(self, limit: int = 30) -> None:
         for _ in range(limit):
@@ -169,3 +178,77 @@ def test_a_client_can_let_the_drafters_forget() -> None:
     link = Link()
     link.client.forget()
     assert [message for _, message in link.end.receive(0.0) if not isinstance(message, Hello)] == [Forget()]
+
+
+def test_a_request_outlives_its_leader_at_any_point_of_its_text() -> None:
+    """The next leader knows nothing; what was committed is told to it, and the end when that was all that was lost."""
+    for committed in range(6):
+        link = Link()
+        stream = link.open()
+        while len(stream.tokens) < committed:
+            link.round()
+        link.leader = Leader({"r": TEXT})
+        link.settle()
+        assert stream.tokens == TEXT[PROMPT : PROMPT + 6]
+        assert stream.reason == "length"
+        assert link.leader.session.counts.committed == 6 - committed
+
+
+def test_an_end_that_was_lost_with_its_leader_is_found_by_the_next() -> None:
+    for sampling, reason in (({"stop_token_ids": (TEXT[PROMPT + 3],)}, "stop"), ({"max_tokens": 4}, "length")):
+        link = Link(lambda message: not isinstance(message, Close))
+        stream = link.open(**{"max_tokens": 6, **sampling})
+        for _ in range(5):
+            link.round()
+            if link.leader.session.idle:
+                break
+        assert (len(stream.tokens), stream.reason) == (4, "")
+        link.leader, link.keep = Leader({"r": TEXT}), lambda message: True
+        link.settle()
+        assert (stream.tokens, stream.reason) == (TEXT[PROMPT : PROMPT + 4], reason)
+        assert link.leader.session.counts.committed == 0
+
+
+def test_what_an_ending_leader_gives_back_goes_to_the_next() -> None:
+    link = Link()
+    stream = link.open()
+    for _ in range(3):
+        link.round()
+    for peer, message in link.leader.session.give_back():
+        link.end.send(peer, message)
+    link.client.poll(timeout_s=0.0)
+    assert 0 < len(stream.tokens) < 6
+    assert (stream.reason, stream.refused_s > 0) == ("", True)
+    link.leader = Leader({"r": TEXT})
+    link.settle()
+    assert stream.tokens == TEXT[PROMPT : PROMPT + 6]
+
+
+def test_a_draining_leader_finishes_what_runs_and_refuses_the_rest() -> None:
+    link = Link()
+    running = link.open()
+    link.round()
+    link.leader.session.drain()
+    late = link.client.open("late", prompt=TEXT[:PROMPT], sampling=Sampling(max_tokens=3))
+    for _ in range(6):
+        link.round() if running.reason == "" else link.client.poll(timeout_s=0.0)
+    assert (running.reason, len(running.tokens)) == ("length", 6)
+    assert (late.reason, late.tokens) == ("", [])
+    assert late.refused_s > 0
+
+
+def test_patience_with_a_leader_that_is_gone_or_only_refuses_has_an_end() -> None:
+    hub = InprocHub()
+    end = hub.leader()
+    client = Client(hub.connect("f"), name="f", silence_s=0.0)
+    client.open("r", prompt=TEXT[:PROMPT], sampling=Sampling())
+    refusal = Close(request="r", generation=0, reason=DRAINING)
+    end.send("f", refusal)
+    client.poll(timeout_s=0.0)
+    end.send("f", refusal)
+    with pytest.raises(TransportError, match="no other took its place within 0 s"):
+        client.poll(timeout_s=0.0)
+    client = Client(hub.connect("g"), name="g", silence_s=0.0)
+    end.send("g", Ping())
+    with pytest.raises(TransportError, match="said nothing for 0 s"):
+        client.poll(timeout_s=0.0)

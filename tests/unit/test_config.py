@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dist_spec.config import Config, load_config, parse_config
 from dist_spec.errors import ConfigError, DistSpecError, UnsupportedError
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "configs"
+CONFIGS = sorted(path for path in FOLDER.rglob("*.yaml") if path.parent.name != "launchers")  # those are not ours
 NGRAM = {"kind": "ngram"}
 MODEL = {"kind": "model", "model": "m"}
 SCRIPTED = {"kind": "scripted", "text_file": "t"}
@@ -51,6 +52,7 @@ def test_defaults() -> None:
         (settings(speculatoin={}), "speculatoin", "'speculation'"),
         (settings(speculation={"budgt": 3}), "speculation.budgt", "'budget'"),
         (settings(drafters=[NGRAM, {**MODEL, "widht": 3}]), "drafters.1.widht", "'width'"),
+        (settings(drafters=[{**MODEL, "link": {"tensor": "zmq"}}]), "drafters.0.link.tensor", "'tensors'"),
         (settings(temperature=1.0), "temperature", "'sampling.temperature'"),
         (settings(drafters=[{"kind": "ngran"}]), "drafters.0.kind", "'ngram'"),
     ],
@@ -118,6 +120,14 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ({"drafters": [{**NGRAM, "name": "x"}, {**MODEL, "name": "x"}]}, "2 drafters are called 'x'", "another"),
         ({"drafters": [{**NGRAM, "name": "target"}]}, "reserved", "another name"),
         ({"drafters": [{**NGRAM, "placement": "leader", "cores": [0]}]}, "drafters.0.cores", "placement: process"),
+        ({"drafters": [{**NGRAM, "link": {"messages": "collective"}}]}, "messages: collective", "tensors: collective"),
+        ({"drafters": [{**NGRAM, "link": {"backend": "gloo"}}]}, "link.backend: gloo", "remove"),
+        ({"drafters": [{**MODEL, "link": {"tensors": "collective", "backend": "nccl"}}]}, "two GPUs", "gloo, or auto"),
+        (
+            {"drafters": [{**NGRAM, "placement": "leader", "link": {"tensors": "collective"}}]},
+            "needs no link",
+            "remove drafters.0.link",
+        ),
         ({"transport": {"bind": "tcp://0.0.0.0:5555"}}, "open to other hosts", "allow_plaintext"),
         ({"transport": {"bind": "tcp://127.0.0.1:70000"}}, "no port 70000", "65535"),
         ({"transport": {"heartbeat_s": 2.0, "dead_after_s": 1.0}}, "dead_after_s", "6 or more"),
@@ -155,6 +165,10 @@ def test_the_published_methods_are_settings(speculation: dict[str, Any]) -> None
         ({"drafters": [{**MODEL, "lora": "x"}]}, "drafters.0.lora"),
         ({"drafters": [{**MODEL, "dtype": "fp8"}]}, "drafters.0.dtype: fp8"),
         ({"target": {"model": "m", "device": "cuda:0", "batch_invariant": True}}, "batch_invariant"),
+        (
+            {"drafters": [{**MODEL, "link": {"tensors": "collective"}}], "telemetry": {"record": "run"}},
+            "telemetry.record with drafters.0.link.tensors: collective",
+        ),
     ],
 )
 def test_what_is_not_here_yet_is_refused_by_name(sections: dict[str, Any], named: str) -> None:

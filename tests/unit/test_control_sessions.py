@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dist_spec.core.assignment import Assignment
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.control.costs import VerifyCost
 from dist_spec.core.draft_session import DraftSession
@@ -267,10 +268,13 @@ def test_only_drafters_of_one_kind_that_work_hard_share() -> None:
     for name, kind in (("a", "model"), ("b", "ngram"), ("c", "model"), ("d", "ngram")):
         members.join(name, Hello(role="drafter", name=name, kind=kind), now=0.0)
     members.join("f", Hello(role="frontend", name="f"), now=0.0)
-    assert [members.share(name) for name in "abcdf"] == [(0, 2), (0, 1), (1, 2), (0, 1), (0, 1)]
+    assignment = Assignment(members)
+    assignment.update(now=0.0)
+    assert [assignment.share(name) for name in "abcdf"] == [(0, 2), (0, 1), (1, 2), (0, 1), (0, 1)]
     members.members["a"].silent = True
-    assert members.share("c") == (0, 1)
-    assert members.share("a") == (0, 1)
+    assignment.update(now=0.0)
+    assert assignment.share("c") == (0, 1)
+    assert assignment.share("a") == (0, 1)
 
 
 def test_both_ends_learn_the_round_trip() -> None:

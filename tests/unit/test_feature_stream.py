@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -350,3 +351,27 @@ def test_features_of_requests_that_never_come_are_dropped_in_the_end() -> None:
         inbox.early(replace(features(3, 1), request=f"r{number}"))
     inbox.grew(replace(draft_of(TEXT[:3]), request="r0"))
     assert inbox.take() == []
+
+
+def test_rows_of_a_device_stay_there() -> None:
+    """A target on a GPU hands over tensors: what is kept and sent are tensors of the same numbers."""
+    arrays, tensors = FeatureStream(FACTS), FeatureStream(FACTS)
+    live = live_of(40)
+    for stream, convert in ((arrays, np.asarray), (tensors, torch.from_numpy)):
+        stream.join("d0", hello())
+        for first in range(0, 39, 3):  # more than the window holds: its ring moves
+            stream.computed(live, convert(rows_of(first, first + 3)), end=first + 3)
+    request, generation = live.sequence.key
+    commit = Commit(request=request, generation=generation, base_length=39, base_digest=1, tokens=np.zeros(1, np.int32))
+    told = [stream.with_commit("d0", live.sequence.key, commit, num_tokens=3) for stream in (arrays, tensors)]
+    assert len(told[0].features) == 3
+    chunks = [[message for _, message in stream.due({live.sequence.key: live}, ["d0"])] for stream in (arrays, tensors)]
+    assert isinstance(told[1].features, torch.Tensor)
+    np.testing.assert_array_equal(told[0].features, np.asarray(told[1].features))
+    assert len(chunks[0]) == len(chunks[1]) > 0
+    for one, other in zip(*chunks, strict=True):
+        assert isinstance(one, Features)
+        assert isinstance(other, Features)
+        assert isinstance(other.rows, torch.Tensor)
+        assert one.base_digest == other.base_digest
+        np.testing.assert_array_equal(one.rows, np.asarray(other.rows))

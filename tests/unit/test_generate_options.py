@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dist_spec.commands.generate_options import file_overrides, with_number
+from dist_spec.commands.generate_options import check_connect, file_overrides, with_number
+from dist_spec.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,19 @@ def test_files_are_absolute_for_the_processes_that_write_them() -> None:
         ("telemetry.trace", str(Path.cwd() / "t.json")),
         ("telemetry.decisions", "/d.jsonl"),
     ]
+
+
+def test_what_starts_processes_is_refused_with_a_running_target() -> None:
+    check_connect(None, {"--drafter": ["ngram"], "--controls": True})
+    check_connect("tcp://127.0.0.1:5", {"--drafter": None, "--controls": False, "--num-draft-tokens": None})
+    for option, value in (
+        ("--drafter", ["ngram"]),
+        ("--controls", True),
+        ("--num-draft-tokens", 0),
+        ("--trace", Path("t")),
+    ):
+        with pytest.raises(ConfigError, match=f"{option} says how processes are started") as caught:
+            check_connect("tcp://127.0.0.1:5", {"--device": None, option: value})
+        assert f"leave {option} out" in str(caught.value.fix)
+    with pytest.raises(ConfigError, match="no address"):
+        check_connect("here", {})

@@ -48,6 +48,16 @@ def test_fed_everything_it_guesses_what_the_head_over_the_whole_text_does(head: 
     check(head, request.history, guess, num_true=22)
 
 
+def test_features_that_came_as_tensors_serve_as_well(head: Head) -> None:
+    """As from a link between two GPUs; some may come the other way."""
+    drafter, request = drafter_of(head), Request(ids(23))
+    rows = features_of(request.history)
+    drafter.features(request.key, 0, torch.from_numpy(rows[:12].copy()))  # type: ignore[arg-type]
+    drafter.features(request.key, 12, rows[12:22])
+    [[guess]] = drafter.expand([request.row([request.tree.root])])
+    check(head, request.history, guess, num_true=22)
+
+
 def grow(drafter: HeadDrafter, head: Head, request: Request, *, num_true: int, steps: int, seed: int) -> None:
     """Expand random leaves; every guess rests on the true features and on the head's own outputs behind them."""
     random = np.random.default_rng(seed)

@@ -155,3 +155,17 @@ def test_a_peer_that_greets_may_have_another_clock() -> None:
     arrived(ledger, 7777.0, 200.0)
     arrived(ledger, 7778.0, 201.5)
     assert ledger.total("propose", direction="in").transit_s == pytest.approx(0.501, abs=1e-4)
+
+
+def test_a_second_link_to_the_same_peer_has_rows_of_its_own() -> None:
+    ledger = Ledger()
+    beside = ledger.on("lane")
+    for end, size in ((ledger, 10), (beside, 300), (beside, 400)):
+        end.count("features", peer="d0", direction="out", num_bytes=size)
+    beside.dropped("features", peer="d0")
+    assert [(row.link, row.messages, row.num_bytes, row.drops) for row in ledger.rows()] == [
+        ("", 1, 10, 0),
+        ("lane", 2, 700, 1),
+    ]
+    assert ledger.total("features", direction="out").num_bytes == 710
+    assert ledger.peers() == beside.peers() == ["d0"]

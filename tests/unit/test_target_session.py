@@ -106,7 +106,7 @@ def test_a_resumed_request_goes_on_where_it_was() -> None:
         ({"prompt": TEXT[:60]}, "context"),
         ({"prompt": [1, VOCAB]}, "vocabulary"),
         ({"prompt": [1, -1]}, "vocabulary"),
-        ({"generated": TEXT[:8], "max_tokens": 8}, "max_tokens"),
+        ({"generated": TEXT[:9], "max_tokens": 8}, "max_tokens"),
         ({"stop": ("x",)}, "tokenizer"),
         ({"prompt": TEXT[:40], "max_tokens": 60}, "KV cache"),
     ],

@@ -112,3 +112,63 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_overrides_are_handed_on() -> None:
     specs = plan_processes(configured(NGRAM), config_path="c", address=ADDRESS, sets=["a.b=1"], available=[0, 1])
     assert all(spec.argv[-2:] == ("--set", "a.b=1") for spec in specs)
+
+
+# ---- a target of several processes ------------------------------------------------------------------------------------
+
+
+def parallel(*drafters: dict[str, Any], tp_size: int = 2, **target: Any) -> Config:
+    data = {"target": {"model": "m", **target}, "drafters": list(drafters), "parallel": {"tp_size": tp_size}}
+    return parse_config(data)
+
+
+def test_ranks_form_one_group_and_only_the_leader_listens() -> None:
+    specs = plan_processes(
+        parallel(NGRAM, tp_size=3), config_path="c.yaml", address=ADDRESS, available=[0, 1], store="tcp://127.0.0.1:9"
+    )
+    assert [(spec.name, spec.group, spec.restart) for spec in specs] == [
+        ("target", "target", False),
+        ("target-1", "target", False),
+        ("target-2", "target", False),
+        ("ngram0", None, True),
+    ]
+    meeting = ("--store", "tcp://127.0.0.1:9")
+    assert specs[0].argv[3:] == ("target", "c.yaml", "--bind", ADDRESS, "--rank", "0", *meeting)
+    assert specs[2].argv[3:] == ("target", "c.yaml", "--rank", "2", *meeting)
+
+
+def test_ranks_meet_at_a_free_port_of_loopback_unless_told_where() -> None:
+    specs = planned(parallel(), available=[0, 1])
+    host, port = split_address(specs[0].argv[-1])
+    assert host == "127.0.0.1"
+    assert port > 0
+    assert specs[1].argv[-1] == specs[0].argv[-1]
+
+
+@pytest.mark.parametrize(
+    ("config", "available", "expected"),
+    [
+        (parallel(), [0, 1], {"target": (0,), "target-1": (1,)}),
+        (parallel(NGRAM), [0, 1, 2, 3], {"target": (0,), "target-1": (1,), "ngram0": (2, 3)}),
+        (parallel(NGRAM), [0, 1], {"target": (0,), "target-1": (1,), "ngram0": (1,)}),
+        (parallel(NGRAM, tp_size=3), [0, 1], {"target": (0,), "target-1": (1,), "target-2": (0,), "ngram0": (1,)}),
+        (parallel(NGRAM, cores=[0, 1, 2, 3]), [0, 1, 2, 3, 4], {"target": (0, 2), "target-1": (1, 3), "ngram0": (4,)}),
+        (parallel(NGRAM, device="cuda:0"), [0, 1], {"target": (), "target-1": (), "ngram0": (0, 1)}),
+    ],
+)
+def test_each_rank_gets_cores(config: Config, available: list[int], expected: dict[str, tuple[int, ...]]) -> None:
+    assert assign_cores(config, available=available) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (parallel(cores=[0]), "1 for 2 processes"),
+        (parallel(cores=[0, 9]), r"target\.cores: this machine has no core 9"),
+        (parallel({**NGRAM, "name": "target-1"}), "'target-1' is a rank of the target"),
+    ],
+)
+def test_what_does_not_suit_ranks_is_refused(config: Config, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        planned(config, available=[0, 1])
+    assert caught.value.fix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from dist_spec.core.messages import PROTOCOL_VERSION, Hello
-from dist_spec.core.vocabulary import HASH_BYTES, IDS_PER_HASH, refusal
+from dist_spec.core.vocabulary import HASH_BYTES, IDS_PER_HASH, first_difference, refusal
 
 TOKENS = [f"t{i}" for i in range(300)]
 
@@ -54,7 +54,15 @@ def test_the_ids_that_differ_are_named() -> None:
 def test_a_peer_without_tokens_fits_every_target() -> None:
     assert answer([]) is None
     assert refusal(hello(TOKENS), b"", ()) is None
-    assert answer(["x"] * 100, role="frontend") is None
+    assert answer([], role="frontend") is None
+
+
+def test_a_frontend_with_another_tokenizer_is_refused_too() -> None:
+    bye = answer(["x"] * 100, role="frontend")
+    assert bye is not None
+    assert "frontend's tokenizer" in bye.reason
+    assert first_difference(bye, ["x"] * 100) == (0, "x", "t0")
+    assert first_difference(bye, TOKENS) is None
 
 
 def test_another_protocol_or_role_is_refused() -> None:

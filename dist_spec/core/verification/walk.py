@@ -45,15 +45,26 @@ def walk(
     """
     if logits.ndim != 2 or logits.shape[0] != len(tokens) + 1:
         raise ModelError(f"expected logits of {len(tokens) + 1} rows (one and one per node), got {tuple(logits.shape)}")
+    host_row = host_rows(logits)
+    return descend(lambda row, path: pick(host_row(row), path), tokens=tokens, parents=parents, with_margin=with_margin)
+
+
+def descend(
+    choose: Callable[[int, Sequence[int]], Choice], *, tokens: IntArray, parents: IntArray, with_margin: bool
+) -> Verdict:
+    """`walk` over rows that are named by number: 0 follows the last pending token, 1 + i follows node i.
+
+    Args:
+        choose: (row, drafted tokens between the last pending one and this position) -> choice; visited rows only.
+    """
     child_of = _children(tokens, parents)
     node = NO_PARENT
     path: list[int] = []
     emitted: list[int] = []
-    host_row = host_rows(logits)
     smallest = float("inf")
     reports: list[TokenReport] = []
     while True:
-        token, margin, report = pick(host_row(node + 1), emitted)
+        token, margin, report = choose(node + 1, emitted)
         emitted.append(token)
         smallest = min(smallest, margin)
         if report is not None:
@@ -79,12 +90,17 @@ def best_token(scores: npt.NDArray[np.floating[Any]], depth: int) -> int:
         RequestError: the largest score is NaN or infinite. numpy's argmax returns the first NaN, so one look suffices.
     """
     token = int(scores.argmax())
-    if not np.isfinite(scores[token]):
+    check_finite(float(scores[token]), depth)
+    return token
+
+
+def check_finite(best: float, depth: int) -> None:
+    """RequestError: the best score of a position is NaN or infinite."""
+    if not np.isfinite(best):
         raise RequestError(
-            f"the target's best score is {scores[token]} at {depth} token(s) below the last pending one",
+            f"the target's best score is {best} at {depth} token(s) below the last pending one",
             fix="decode this prompt in float32, or leave it out; other requests are not affected",
         )
-    return token
 
 
 def gap(scores: npt.NDArray[np.floating[Any]], token: int) -> float:
