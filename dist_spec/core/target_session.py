@@ -200,7 +200,8 @@ class TargetSession:
             return Choice(num_nodes=len(ranked), predicted_s=0.0)
         final = sum(live.will_finish_pending(limit) for live, limit in zip(rows, limits, strict=True))
         survival = [exp(one[0]) for one in ranked]
-        return self.budget.choose(survival, rows=final, extra=sum(limits) - final)
+        price = self.price.tokens_per_s
+        return self.budget.choose(survival, rows=final, extra=sum(limits) - final, price=price)
 
     def _plan(self, rows: Seq[Live], limits: Seq[int], chosen: Ranked, choice: Choice) -> Plan:
         nodes = grouped([live.tree for live in rows], chosen)

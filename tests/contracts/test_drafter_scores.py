@@ -10,15 +10,24 @@ import pytest
 from dist_spec.bench.random_drafter import RandomDrafter
 from dist_spec.core.tree import DraftTree
 from dist_spec.core.types import Expansion, Sampling
-from dist_spec.drafters.base import Drafter, ExpandRow
+from dist_spec.drafters.base import Drafter, ExpandRow, Featured
+from dist_spec.drafters.head import HeadDrafter
+from dist_spec.drafters.intersection import IntersectionDrafter
 from dist_spec.drafters.model import ModelDrafter
 from dist_spec.drafters.ngram import NgramDrafter
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
 from dist_spec.drafters.suffix import SuffixDrafter
+from dist_spec.drafters.text_match import TextDrafter
+from tests.unit.head_cases import features_of, tiny_head
 from tests.unit.model_cases import tiny
+from tests.unit.vocabulary_cases import between, reader, shuffled, writer
 
 VOCAB = 100
 WIDTH = 8
+ALPHABET = (
+    90,
+    96,
+)  # few tokens, so that endings come back over and over, followed by different ones; text to all tokenizers
 SLACK = 1e-3  # float32, and what of the law lies outside the candidates
 
 
@@ -27,7 +36,7 @@ def suffix() -> Drafter:
 
 
 def suffix_with_corpus() -> Drafter:
-    texts = [np.random.default_rng(seed).integers(0, 6, 400).tolist() for seed in range(3)]
+    texts = [np.random.default_rng(seed).integers(*ALPHABET, 400).tolist() for seed in range(3)]
     return SuffixDrafter(num_draft_tokens=6, corpus=texts)
 
 
@@ -43,11 +52,33 @@ def model() -> Drafter:
     return ModelDrafter(tiny("llama"), max_context=256, tree_slots=64)
 
 
+def head() -> Drafter:
+    return HeadDrafter(tiny_head())
+
+
+def intersection() -> Drafter:
+    return IntersectionDrafter(reader(shuffled("llama")), both=between(writer("llama"), shuffled("llama")))
+
+
+def text() -> Drafter:
+    return TextDrafter(reader(shuffled("llama")), both=between(writer("llama"), shuffled("llama")))
+
+
 def random_guesses() -> Drafter:
     return RandomDrafter(vocab_size=VOCAB)
 
 
-KINDS: list[Callable[[], Drafter]] = [suffix, suffix_with_corpus, ngram, scripted, model, random_guesses]
+KINDS: list[Callable[[], Drafter]] = [
+    suffix,
+    suffix_with_corpus,
+    ngram,
+    scripted,
+    model,
+    head,
+    intersection,
+    text,
+    random_guesses,
+]
 
 
 def sums_by_parent(guess: Expansion) -> np.ndarray:
@@ -61,8 +92,7 @@ def test_probabilities_of_siblings_add_up_to_1_at_most(make: Callable[[], Drafte
     drafter = make()
     most = branches = 0.0
     for seed in range(12):
-        # Few tokens: endings come back over and over, followed by different tokens.
-        history = np.random.default_rng(seed).integers(0, 6, 120).tolist()
+        history = np.random.default_rng(seed).integers(*ALPHABET, 120).tolist()
         row = ExpandRow(
             key=(f"r{seed}", 0),
             history=history,
@@ -74,6 +104,8 @@ def test_probabilities_of_siblings_add_up_to_1_at_most(make: Callable[[], Drafte
             leaves=[0],
             width=WIDTH,
         )
+        if isinstance(drafter, Featured):
+            drafter.features(row.key, 0, features_of(history))
         [[guess]] = drafter.expand([row])
         assert (guess.scores <= 0).all()
         sums = sums_by_parent(guess)

@@ -43,6 +43,35 @@ def test_it_is_the_best_of_all(survival: list[float], rows: int, extra: int, ris
     assert chosen.predicted_s == costs.curve(rows, extra=extra, budget=32)[chosen.num_nodes]
 
 
+@given(st.lists(st.lists(st.floats(0.0, 1.0), max_size=8), min_size=1, max_size=20), st.floats(1e-4, 5e-3))
+def test_at_the_price_of_the_run_no_other_choice_earns_more_in_it(steps: list[list[float]], rise: float) -> None:
+    """Steps with different candidates: with the rate that the choices themselves earn as price, no fixed budget, and no
+    maximum of each step's own rate, earns more over all of them."""
+    costs = VerifyCost.of(lambda r, n: 10e-3 + rise * n, max_rows=1, max_nodes=8)
+    curve = costs.curve(1, budget=8)
+    made = budget(costs, limit=8)
+    steps = [sorted(one, reverse=True) for one in steps]
+
+    def rate(chosen: list[int]) -> float:
+        tokens = sum(1 + sum(one[:n]) for one, n in zip(steps, chosen, strict=True))
+        return tokens / sum(float(curve[n]) for n in chosen)
+
+    price = 1.0
+    for _ in range(50):  # Dinkelbach's iteration: the price rises until it is what is earned at it
+        price = rate([made.choose(one, rows=1, price=price).num_nodes for one in steps])
+    own_rates = [made.choose(one, rows=1).num_nodes for one in steps]
+    others = [[min(n, len(one)) for one in steps] for n in range(9)]
+    assert all(price >= rate(chosen) * (1 - 1e-9) for chosen in [own_rates, *others])
+
+
+def test_sure_guesses_may_cost_more_than_a_step_alone_would_pay() -> None:
+    """After many poor steps a long sure chain is taken whole; by its own rate the step would stop early."""
+    costs = VerifyCost.of(lambda r, n: 10e-3 + 2e-3 * n, max_rows=1, max_nodes=16)
+    survival = [0.9**n for n in range(1, 17)]
+    assert budget(costs).choose(survival, rows=1).num_nodes == 7
+    assert budget(costs).choose(survival, rows=1, price=120.0).num_nodes == 13
+
+
 def test_free_nodes_are_all_taken_and_hopeless_ones_at_a_price_are_not() -> None:
     survival = np.array([0.4, 0.2, 0.1, 0.01])
     assert budget(FLAT).choose(survival, rows=1).num_nodes == 4

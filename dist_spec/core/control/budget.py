@@ -38,8 +38,11 @@ class Budget:
         self.costs: VerifyCost | None = None
         self._passed_over = 0
 
-    def choose(self, survival: Sequence[float], *, rows: int, extra: int = 0) -> Choice:
-        """argmax over n of (rows + the n best survivals) / seconds(rows, n).
+    def choose(self, survival: Sequence[float], *, rows: int, extra: int = 0, price: float = 0.0) -> Choice:
+        """argmax over n of expected tokens - price x seconds(rows, n), where the expected tokens are rows + the n best
+        survivals. At the price of the whole run, that is what earns the most in the long run (Dinkelbach 1967): a step with
+        sure guesses may be dear, and a step with poor ones must not be worse than plain decoding. Without a price yet the
+        step's own rate, tokens / seconds, is maximised.
 
         Every n is looked at, as costs may come in steps. When 0 wins over and over although there are candidates, the best
         n > 0 is taken once in a while, so that the costs do not grow stale.
@@ -48,6 +51,7 @@ class Budget:
             survival: probabilities that each candidate is accepted, best first, at most `limit`.
             rows: sequences that get a verdict in this step.
             extra: tokens of the step beside the candidates and one per row.
+            price: tokens per second now being earned (0: not known).
         """
         count = len(survival)
         if self.costs is None:
@@ -57,18 +61,16 @@ class Budget:
             return Choice(num_nodes=count, predicted_s=float(curve[count]))
         # In plain Python: the candidates are few, and every array operation costs as much as a dozen of these rounds.
         seconds = curve[: count + 1].tolist()
-        tokens, best, best_rate, probe, probe_rate = float(rows), 0, rows / seconds[0], 1, 0.0
-        for number, chance in enumerate(survival, 1):
+        values = [rows - price * seconds[0] if price > 0 else rows / seconds[0]]
+        tokens = float(rows)
+        for chance, spent in zip(survival, seconds[1:], strict=True):
             tokens += chance
-            rate = tokens / seconds[number]
-            if rate > best_rate:
-                best, best_rate = number, rate
-            if rate > probe_rate:
-                probe, probe_rate = number, rate
+            values.append(tokens - price * spent if price > 0 else tokens / spent)
+        best = values.index(max(values))
         if best == 0:
             self._passed_over += 1
             if self._passed_over >= _PROBE_AFTER:
-                best = probe
+                best = values.index(max(values[1:]), 1)
         if best > 0:
             self._passed_over = 0
         return Choice(num_nodes=best, predicted_s=seconds[best])
