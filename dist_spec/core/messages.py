@@ -116,9 +116,8 @@ class Commit:
     top_ids: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int32))
     top_logprobs: FloatArray = field(default_factory=lambda: np.empty((0, 0), np.float32))
     floor: float = NO_FLOOR
-    features: HalfArray = field(
-        default_factory=no_rows
-    )  # or a tensor of that type, where a lane takes such (`Features`)
+    # Or a tensor of that type, where a lane takes such (`Features`).
+    features: HalfArray = field(default_factory=no_rows)
     apart: bool = False
 
 

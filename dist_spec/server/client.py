@@ -7,7 +7,7 @@ function of (seed, position, token), its text is the one that the first would ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from time import monotonic
 from typing import Literal, TypeAlias
@@ -45,6 +45,7 @@ class Stream:
         top_logprobs: parallel to `logprobs`: (id, log probability) of the most likely tokens, best first.
         reason: why it ended ("" while it runs).
         refused_s, refused_last_s: since when, and when last, an ending target would not have it (0: none did).
+        aborted: nobody wants the rest; it lasts until a target says so too.
     """
 
     request: str
@@ -64,6 +65,7 @@ class Stream:
     closed_s: float = 0.0
     refused_s: float = 0.0
     refused_last_s: float = 0.0
+    aborted: bool = False
     stats: dict[str, float] = field(default_factory=dict)
 
     def take(self, commit: Commit, *, now: float) -> int | None:
@@ -201,6 +203,11 @@ class Client:
                 self.transport.send(LEADER, message)
 
     def abort(self, stream: Stream) -> None:
+        """Ask for its end, which may be told by the next leader."""
+        stream.aborted = True
+        self._send_abort(stream)
+
+    def _send_abort(self, stream: Stream) -> None:
         self.transport.send(LEADER, Close(request=stream.request, generation=stream.generation, reason="abort"))
 
     def forget(self) -> None:
@@ -254,7 +261,9 @@ class Client:
         stream = self.streams.get((message.request, message.generation))
         if stream is None:
             return []
-        if message.reason == DRAINING:
+        if message.reason == DRAINING and stream.aborted:
+            message = replace(message, reason="abort")
+        elif message.reason == DRAINING:
             if stream.refused(now=now) > self._silence_s:
                 raise TransportError(
                     f"the target is ending, and no other took its place within {self._silence_s:g} s",
@@ -281,7 +290,12 @@ class Client:
 
     def _tell_again(self) -> None:
         for stream in self.streams.values():
-            self.transport.send(LEADER, stream.opening())
+            self._tell(stream)
+
+    def _tell(self, stream: Stream) -> None:
+        self.transport.send(LEADER, stream.opening())
+        if stream.aborted:  # a leader that knew nothing of it knows now what it is to end
+            self._send_abort(stream)
 
     def _keep_alive(self) -> None:
         now = monotonic()
@@ -290,7 +304,7 @@ class Client:
         for stream in self.streams.values():
             if stream.due(now=now, repeat_s=self._repeat_s):
                 stream.heard_s = now
-                self.transport.send(LEADER, stream.opening())
+                self._tell(stream)
         if self._ready and self._attachment.quiet_s(now=now) > self._silence_s:
             raise TransportError(f"the target has said nothing for {self._silence_s:g} s", fix="see its log")
 

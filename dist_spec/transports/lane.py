@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from threading import Condition, Thread
+from time import monotonic
 
 from dist_spec.errors import DistSpecError, TransportError
 from dist_spec.transports import parcel as p
@@ -28,7 +29,7 @@ _POSTED = 8
 """Receives posted ahead, so that no sender has to ask first."""
 _BEATS = 4
 """Beats in a deadline."""
-_PATIENCE_S = 0.25
+PATIENCE_S = 0.25
 """How long `close` may wait for the last messages to leave."""
 
 
@@ -117,14 +118,19 @@ class Lane:
             self._changed.notify_all()
         return arrived
 
-    def close(self) -> None:
-        """Let what waits leave, for at most a quarter of a second, and say farewell."""
+    def leave(self) -> None:
+        """Take nothing more, let what waits leave, and say farewell; does not wait."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+
+    def close(self, *, until_s: float | None = None) -> None:
+        """Leave, and wait for it until that moment (monotonic; None: for `PATIENCE_S`)."""
+        until_s = monotonic() + PATIENCE_S if until_s is None else until_s
+        self.leave()
         for thread in (self._sender, self._receiver):
             if thread is not None and self.is_up and not self.is_over:
-                thread.join(_PATIENCE_S)
+                thread.join(max(until_s - monotonic(), 0.0))
         self.fail("closed")
 
     def fail(self, reason: str) -> None:

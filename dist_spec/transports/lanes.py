@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from dist_spec.core.messages import Message
 from dist_spec.errors import TransportError
 from dist_spec.transports.base import Received
 from dist_spec.transports.bell import Bell
-from dist_spec.transports.lane import Lane
+from dist_spec.transports.lane import PATIENCE_S, Lane
 from dist_spec.transports.ledger import Ledger
 from dist_spec.transports.names import Names
 from dist_spec.transports.outbox import Outbox
@@ -122,16 +122,19 @@ class Lanes:
         self._up.discard(peer)
         return self.lanes.pop(peer, None)
 
-    def close_lane(self, peer: str) -> None:
+    def _close_lane(self, peer: str, *, until_s: float) -> None:
         lane = self._forget(peer)
         if lane is not None:
-            lane.close()
+            lane.close(until_s=until_s)
 
     def close(self) -> None:
         self.is_closed = True
-        for peer in list(self.lanes):
+        for peer, lane in self.lanes.items():
             self.flush(peer)
-            self.close_lane(peer)
+            lane.leave()
+        until_s = monotonic() + PATIENCE_S  # for all of them together: peers may stand still
+        for peer in list(self.lanes):
+            self._close_lane(peer, until_s=until_s)
         self.outbox.clear()
         self.bell.close()
 

@@ -111,6 +111,8 @@ def meeting_point(world: World, *, own_host: Callable[[], str], timeout_s: float
             fix="export MASTER_ADDR (the first rank's host) and MASTER_PORT (a free port there) to every process",
         )
     host, port = world.master
+    if world.one_host and not world.agent_store:
+        host = "127.0.0.1"  # whatever the launcher calls this host: others need not reach it
     if world.rank == 0 and not world.agent_store:
         try:
             store = host_store(host, port)

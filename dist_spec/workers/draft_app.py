@@ -101,7 +101,8 @@ def _serve_several(
         targets,
         drafter=built.drafter,
         timeline=Timeline(monotonic),
-        wait=lambda timeout_s: wait_any(ends, timeout_s),
+        # Nobody reads what still comes from one that refused: it would wake the drafter for ever.
+        wait=lambda timeout_s: wait_any([ends[addresses.index(one.address)] for one in shared.targets], timeout_s),
         log=log,
         step_s=built.step_s,
     )

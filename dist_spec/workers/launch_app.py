@@ -140,7 +140,9 @@ def _follow(config: Config, launch: Launch, *, role: Role, environ: Mapping[str,
     leader, store = find_leader(boot, timeout_s=launch.meet_timeout_s)
     await_ranks(store, rank=role.rank, size=role.size, timeout_s=launch.meet_timeout_s)
     place = launched_place(config, role.rank, store=store, host=host, where=(leader.host, leader.port))
-    return run_follower(config, place=place)
+    asked = StopFlag().listen()
+    # A launcher signals all ranks. Where the start has prompts, the leader lets them finish (see `PromptRun`).
+    return run_follower(config, place=place, stopping=(lambda: False) if launch.prompts else asked)
 
 
 def _draft(config: Config, launch: Launch, *, role: Role, name: str, environ: Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ from dist_spec.config import Config
 from dist_spec.errors import ConfigError
 from dist_spec.models.parallel.place import TpPlace
 from dist_spec.topology import split_address
+from dist_spec.transports.address import is_loopback
 from dist_spec.workers.target_app import run_target
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def run_rank(config: Config, *, bind: str, rank: int = 0, store: str | None = No
         store: where the ranks meet, "tcp://host:port"; rank 0 hosts it.
 
     Raises:
-        ConfigError: there is no such rank, or the leader cannot listen there.
+        ConfigError: there is no such rank, or the leader cannot or may not listen there.
         TransportError, WorkerError: the other ranks were not found.
     """
     size = config.parallel.tp_size
@@ -40,7 +41,13 @@ def run_rank(config: Config, *, bind: str, rank: int = 0, store: str | None = No
             f"parallel.tp_size: the target has {size} processes, and where they meet is not known",
             fix="use `dist-spec up` or a launcher (`dist-spec launch`), or start each with --rank and --store",
         )
-    place = _place(config, rank, index=rank, where=split_address(store), hosts_store=rank == 0)
+    where = split_address(store)
+    if not (is_loopback(where[0]) or config.transport.allow_plaintext):
+        raise ConfigError(
+            f"--store {store} can be reached from other hosts, and what the ranks say is neither encrypted nor signed",
+            fix="meet at 127.0.0.1, or on a network that you trust set transport.allow_plaintext: true",
+        )
+    place = _place(config, rank, index=rank, where=where, hosts_store=rank == 0)
     if rank == 0:
         run_target(config, bind=bind, place=place)
         return 0

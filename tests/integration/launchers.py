@@ -52,12 +52,14 @@ def settings(*, tp_size: int = 1, drafters: int = 1, **sections: Any) -> dict[st
 @cache
 def plain_tokens(num_tokens: int = NUM_TOKENS) -> list[list[int]]:
     """What one process without a drafter makes of `PROMPTS`."""
-    tokenizer = load_tokenizer(TARGET)
     sampling = Sampling(temperature=0.0, seed=0, max_tokens=num_tokens, ignore_eos=True)
-    return [
-        LocalCluster(model(TARGET), PLAIN).run([encode_prompt(tokenizer, prompt, chat=False)], [sampling])[0].tokens
-        for prompt in PROMPTS
-    ]
+    return [LocalCluster(model(TARGET), PLAIN).run([prompt], [sampling])[0].tokens for prompt in prompt_ids()]
+
+
+def prompt_ids() -> list[list[int]]:
+    """Token ids of `PROMPTS`."""
+    tokenizer = load_tokenizer(TARGET)
+    return [encode_prompt(tokenizer, prompt, chat=False) for prompt in PROMPTS]
 
 
 class Starter:

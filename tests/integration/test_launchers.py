@@ -3,6 +3,7 @@ code 0, and leaves no process behind."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -11,14 +12,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dist_spec.core.types import Sampling
+from dist_spec.server.client import Client
+from dist_spec.transports.zmq import ZmqPeer
 from tests.integration.launchers import (
+    PROMPTS,
     ROOT,
     SCRIPTS,
     Starter,
     ask,
     check_report,
-    client,
     free_port,
+    plain_tokens,
+    prompt_ids,
     prompts,
     settings,
     starter,
@@ -207,15 +213,36 @@ def test_slurm(starter: Starter, nodes: int) -> None:
 def test_sigterm_lets_requests_finish(starter: Starter) -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     config = starter.config(settings(tp_size=2))
-    report = starter.folder / "report.json"
     job = starter.start(TORCHRUN, "3", config, "--bind", address)
-    asking = client(starter, address, config, report, "--max-tokens", str(MANY))
-    starter.until(lambda: ">" in starter.log("client"), name="client")
-    job.terminate()
-    starter.wait(asking, name="client")
-    check_report(report, num_tokens=MANY)
+    frontend = Client(ZmqPeer(address, "frontend"), name="frontend", heartbeat_s=0.2)
+    try:
+        starter.until(lambda: frontend.connect(timeout_s=0.2) and (frontend.poll(timeout_s=0.05), frontend.num_drafters)[1])
+        asked = Sampling(temperature=0.0, seed=0, max_tokens=MANY, ignore_eos=True)
+        streams = [frontend.open(f"r{i}", prompt=prompt, sampling=asked) for i, prompt in enumerate(prompt_ids())]
+        starter.until(lambda: (frontend.poll(timeout_s=0.01), all(stream.tokens for stream in streams))[1])
+        job.terminate()
+        assert any(len(stream.tokens) < MANY for stream in streams), "over before it was asked to end"
+        starter.until(lambda: (frontend.poll(timeout_s=0.01), not frontend.streams)[1])
+    finally:
+        frontend.close()
+    assert [stream.tokens for stream in streams] == plain_tokens(MANY)
+    assert sum(int(stream.stats["accepted"]) for stream in streams) > 0
     starter.wait(job, code=1)  # torchrun's own code after SIGTERM, however well its processes ended
     assert "failed" not in starter.log()
+
+
+@pytest.mark.long
+def test_sigterm_lets_the_prompts_of_the_start_finish(starter: Starter) -> None:
+    """Also the one that has not begun: torchrun signals all ranks, and only the leader's wish counts."""
+    config = starter.config(settings(tp_size=2))
+    report = starter.folder / "report.json"
+    job = starter.start(TORCHRUN, "3", config, *prompts(report, "--max-tokens", str(MANY), "--concurrency", "1"))
+    starter.until(lambda: f"\n> {PROMPTS[0]}\n" in starter.log())
+    job.terminate()
+    starter.wait(job, code=1)  # torchrun's own code after SIGTERM, however well its processes ended
+    found = json.loads(report.read_text())
+    assert found["token_ids"] == plain_tokens(MANY)
+    assert found["num_accepted"] > 0  # drafters leave at once, the rest is decoded without them
 
 
 @pytest.mark.long

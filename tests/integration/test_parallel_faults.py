@@ -20,7 +20,7 @@ from tests.integration.test_tensor_parallel import config
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LOOKUP = {"kind": "ngram", "name": "lookup", "placement": "leader"}
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 """Seconds, on a busy machine. Nothing waits for a timeout in these tests but `test_a_stuck_rank`."""
 
 

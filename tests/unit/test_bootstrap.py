@@ -23,6 +23,7 @@ from dist_spec.workers.bootstrap import (
 from dist_spec.workers.end_bell import EndBell, EndWatch
 from dist_spec.workers.launch_app import Launch, _placed, leader_addresses, run_launch
 from dist_spec.workers.role import Role, World
+from dist_spec.workers.target_rank import run_rank
 
 HOST = "127.0.0.1"
 
@@ -73,6 +74,24 @@ def test_stores_listen_at_one_address_only() -> None:
     assert listeners(port) == [loopback]
     assert listeners(post.port) == [loopback]
     post.end()
+
+
+def test_on_one_host_they_meet_at_loopback_whatever_the_launcher_calls_it() -> None:
+    port = free_port()
+    stores = [
+        meeting_point(world(rank, master=("name.invalid", port)), own_host=lambda: HOST, timeout_s=20.0)
+        for rank in (0, 1)
+    ]
+    assert listeners(port) == ["0100007F"]
+    stores[0].set("key", "value")
+    assert stores[1].get("key") == b"value"
+
+
+def test_ranks_meet_on_a_network_only_where_it_is_trusted() -> None:
+    config = parse_config({"target": {"model": "m"}, "parallel": {"tp_size": 2}})
+    for rank in (0, 1):
+        with pytest.raises(ConfigError, match=r"--store tcp://10\.0\.0\.1:5 can be reached from other hosts"):
+            run_rank(config, bind="tcp://127.0.0.1:0", rank=rank, store="tcp://10.0.0.1:5")
 
 
 def test_the_leader_is_found_and_what_an_earlier_try_left_is_not_believed() -> None:

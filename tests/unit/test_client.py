@@ -194,6 +194,28 @@ def test_a_request_outlives_its_leader_at_any_point_of_its_text() -> None:
         assert link.leader.session.counts.committed == 6 - committed
 
 
+def test_an_abort_that_was_lost_with_its_leader_is_told_to_the_next() -> None:
+    link = Link()
+    stream = link.open()
+    link.round()
+    link.client.abort(stream)
+    link.end.receive(0.0)  # it died before it read that
+    link.leader = Leader({"r": TEXT})
+    link.settle()
+    assert stream.reason == "abort"
+    assert len(stream.tokens) < 6
+
+
+def test_an_aborted_request_is_not_taken_elsewhere() -> None:
+    link = Link()
+    stream = link.open()
+    link.round()
+    link.client.abort(stream)
+    link.end.send("f", Close(request="r", generation=0, reason=DRAINING))
+    link.client.poll(timeout_s=0.0)
+    assert (stream.reason, link.client.streams) == ("abort", {})
+
+
 def test_an_end_that_was_lost_with_its_leader_is_found_by_the_next() -> None:
     for sampling, reason in (({"stop_token_ids": (TEXT[PROMPT + 3],)}, "stop"), ({"max_tokens": 4}, "length")):
         link = Link(lambda message: not isinstance(message, Close))

@@ -3,6 +3,7 @@ and what is refused before loading."""
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,6 +33,7 @@ from dist_spec.models.parallel.order import (
     opened,
 )
 from dist_spec.models.parallel.runner import NOTHING, Orders, answer
+from dist_spec.models.parallel.watch import Watch
 
 BLOCK = 4
 
@@ -186,6 +188,36 @@ def test_a_rank_that_did_other_work_is_noticed_at_once() -> None:
     orders.send(Kind.IDLE)
     with pytest.raises(WorkerError, match=r"rank 1 of 2 has done other work than the leader by order 5"):
         orders.answers(NOTHING)
+
+
+class VanishingStore:
+    """Of a leader that failed, said so, and is gone while others still ask who is there."""
+
+    def __init__(self, **data: str) -> None:
+        self._data = {name: text.encode() for name, text in data.items()}
+
+    def set(self, name: str, value: object) -> None:
+        self._data[name] = b""
+
+    def get(self, name: str) -> bytes:
+        return self._data[name]
+
+    def check(self, names: list[str]) -> bool:
+        if names[0].startswith("here/"):
+            raise RuntimeError("Connection reset by peer")
+        return names[0] in self._data
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        ({"failed": "1", "first": "rank 0 of 2 (a pid 1) failed: out of memory"}, r"rank 0 .* failed: out of memory"),
+        ({}, r"rank 0 of 2 \(unknown\), the leader, is dead"),
+    ],
+)
+def test_why_the_leader_failed_is_told_although_its_store_has_gone(data: dict[str, str], cause: str) -> None:
+    watch = Watch(VanishingStore(**data), rank=1, size=2, timeout_s=60.0)
+    assert re.search(cause, watch._conclude(None))
 
 
 def test_heads_that_cannot_be_shared_out_are_refused_with_the_ways_out() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from time import monotonic
 
 import pytest
 
+from dist_spec.config import parse_config
 from dist_spec.core.attachment import Attachment
 from dist_spec.core.draft_session import DraftSession
 from dist_spec.core.messages import Bye, Hello
@@ -19,6 +21,8 @@ from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
 from dist_spec.errors import ProtocolError
 from dist_spec.telemetry.timeline import Timeline
 from dist_spec.transports.inproc import InprocHub
+from dist_spec.transports.zmq import ZmqLeader, ZmqPeer, wait_any
+from dist_spec.workers import draft_app
 from dist_spec.workers.draft import DraftWorker
 from dist_spec.workers.shared_draft import Served, SharedDraft
 from tests.unit.session_cases import PROMPT, VOCAB, Leader, text_of
@@ -120,3 +124,32 @@ def test_a_target_that_refuses_is_left_to_itself(refusing: tuple[str, ...]) -> N
     assert pair.log == [f"the target at {address} refused this drafter: no room" for address in refusing]
     assert len(pair.shared.targets) == 2 - len(refusing)
     assert (pair.leaders["B"].session.counts.accepted > 0) == ("B" not in refusing)
+
+
+def test_one_that_refused_does_not_wake_the_drafter_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greetings that waited for a slow target are each answered: what nobody reads must not keep the loop busy."""
+    (tmp_path / "text").write_text("1 2 3")
+    script = {"kind": "scripted", "name": "script", "text_file": str(tmp_path / "text")}
+    config = parse_config({"target": {"model": "random:llama?hidden=32&layers=1&ffn=32"}, "drafters": [script]})
+    waited: list[int] = []
+
+    def wait(ends: Sequence[ZmqPeer], timeout_s: float) -> None:
+        waited.append(len(ends))
+        wait_any(ends, 0.01)
+
+    monkeypatch.setattr(draft_app, "wait_any", wait)
+    refusing, other = ZmqLeader(), ZmqLeader()
+    start = monotonic()
+
+    def stopping() -> bool:
+        for peer, _ in refusing.receive(0.0):
+            refusing.send(peer, Bye(reason="no room", fatal=True))
+        assert monotonic() - start < 20
+        return bool(waited) and waited[-1] == 1
+
+    try:
+        draft_app.run_draft(config, name="script", connect=[refusing.address, other.address], stopping=stopping)
+    finally:
+        refusing.close()
+        other.close()
+    assert waited[0] == 2

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dist_spec.errors import ConfigError, ModelError
+from dist_spec.errors import ConfigError, ModelError, UnsupportedError
 from dist_spec.models.kv_cache import kv_shape
 from dist_spec.models.loading import Shard
 from dist_spec.models.parallel.gather import shard_width
@@ -40,6 +40,7 @@ def shard_by_deepspeed(
     Raises:
         ConfigError: the package is missing.
         ModelError: the model cannot be loaded or sharded.
+        UnsupportedError: its queries, keys and values are one layer.
     """
     check_deepspeed()
     from transformers import AutoModelForCausalLM
@@ -97,7 +98,12 @@ def _choose_sums(place: TpPlace) -> None:
 def _shard(module: Any, *, place: TpPlace) -> Shard:
     config = module.config.get_text_config()
     dim, vocab_size = kv_shape(config)[1], int(config.vocab_size)
-    attention = module.get_decoder().layers[0].self_attn
+    attention = getattr(module.get_decoder().layers[0], "self_attn", None)
+    if not (hasattr(attention, "q_proj") and hasattr(attention, "k_proj")):
+        raise UnsupportedError(
+            f"{type(module).__name__} has no separate layers for queries and keys: how many heads are here is not known",
+            fix="set parallel.backend: transformers",
+        )
     width = shard_width(vocab_size, place.size)
     return Shard(
         heads=int(attention.q_proj.weight.shape[0]) // dim,

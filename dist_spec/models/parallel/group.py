@@ -75,7 +75,7 @@ class TpGroup:
         """Meet the other ranks; returns when all are there.
 
         Raises:
-            WorkerError: not all came within the deadline; names the missing ones.
+            WorkerError: not all came within the deadline (names the missing ones), or one died meanwhile.
             ConfigError: a process of several devices would be needed, or the store cannot be hosted.
         """
         _check_device(place)
@@ -86,14 +86,21 @@ class TpGroup:
         store, own = _client(place), _client(place)
         watch = Watch(dist.PrefixStore(_KEYS, own), rank=place.rank, size=place.size, timeout_s=place.timeout_s)
         _await_all(dist.PrefixStore(_KEYS, store), place)
-        dist.init_process_group(
-            "gloo" if place.backend == "gloo" else "cpu:gloo,cuda:nccl",
-            store=dist.PrefixStore(f"{_KEYS}/group", store),
-            rank=place.rank,
-            world_size=place.size,
-            timeout=timedelta(seconds=PATIENCE_S),
-        )
-        watch.start()
+        watch.start()  # before they connect: a rank that dies meanwhile would be waited for with all that patience
+        watch.doing("the ranks connected to each other")
+        try:
+            dist.init_process_group(
+                "gloo" if place.backend == "gloo" else "cpu:gloo,cuda:nccl",
+                store=dist.PrefixStore(f"{_KEYS}/group", store),
+                rank=place.rank,
+                world_size=place.size,
+                timeout=timedelta(seconds=PATIENCE_S),
+            )
+        except RuntimeError as error:
+            failure = watch.failure(error)
+            watch.stop()
+            raise failure from error
+        watch.doing(None)
         return cls(place, watch, hosted=hosted)
 
     def __enter__(self) -> TpGroup:

@@ -43,7 +43,6 @@ class Orders:
         self.num_orders = 0
         self.asked_to_stop = False
         self._digest = 0
-        self._since_tick = 0
 
     def send(self, kind: Kind, *, pool: int = _MAIN, content: Words | None = None) -> None:
         """Tell all followers; every order is answered (`answers`)."""

@@ -38,10 +38,11 @@ class Watch:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._work: str | None = None
+        self._work: tuple[str, int] | None = None  # and at which tick it began
         self._ticks = 0
         self._reason: str | None = None
         self._found: str | None = None
+        self._first: str | None = None
         store.set(f"who/{rank}", f"{socket.gethostname()} pid {os.getpid()}")
         self._who: list[str] = []
 
@@ -53,7 +54,8 @@ class Watch:
 
     def doing(self, work: str | None) -> None:
         """A new piece of work begins (None: nothing that other ranks wait for)."""
-        self._work, self._ticks = work, 0
+        # The count is never set back: its own thread alone writes it, so no old count is taken for that of new work.
+        self._work = None if work is None else (work, self._ticks)
 
     def stop(self) -> None:
         """The ranks part in peace."""
@@ -67,8 +69,9 @@ class Watch:
     def _count(self) -> None:
         while not self._stopped.wait(_TICK_S):
             self._ticks += 1
-            if self._work is not None and self._ticks * _TICK_S > self._timeout_s:
-                self._die(f"no progress for {self._timeout_s:g} s while {self._work}")
+            work = self._work
+            if work is not None and (self._ticks - work[1]) * _TICK_S > self._timeout_s:
+                self._die(f"no progress for {self._timeout_s:g} s while {work[0]}")
 
     def _look(self) -> None:
         while not self._stopped.wait(_LOOK_S):
@@ -97,10 +100,9 @@ class Watch:
                 inquiry = threading.Thread(target=self._inquire, args=(reason,), name="watch_inquire", daemon=True)
                 inquiry.start()
                 inquiry.join(2 * _GRACE_S)
-                if self._found is None:
-                    state = "is stuck" if inquiry.is_alive() else "is dead"
-                    self._found = f"rank 0 of {self.size} ({self._name(0)}), the leader, {state}" + _because(reason)
-                self._reason = self._found
+                state = "is stuck" if inquiry.is_alive() else "is dead"
+                leader = f"rank 0 of {self.size} ({self._name(0)}), the leader, {state}" + _because(reason)
+                self._reason = self._found or self._first or leader
             return f"target rank {self.rank} ends: {self._reason}"
 
     def _inquire(self, reason: str | None) -> None:
@@ -114,11 +116,14 @@ class Watch:
         if reason is not None and store.add("failed", 1) == 1:
             store.set("first", f"rank {self.rank} of {self.size} ({self._name(self.rank)}) failed: {reason}")
         store.set(f"here/{self.rank}", b"")
-        self._stopped.wait(_GRACE_S)
+        self._stopped.wait(_GRACE_S / 3)
+        if store.check(["first"]):  # looked up early: a leader that failed takes its store along a moment later
+            self._first = store.get("first").decode()
+        self._stopped.wait(2 * _GRACE_S / 3)
         missing = [rank for rank in range(self.size) if not store.check([f"here/{rank}"])]
         if missing:
             return f"{self._ranks(missing)} is dead or stuck" + _because(reason)
-        return str(store.get("first").decode()) if store.check(["first"]) else str(reason)
+        return str(self._first or reason)
 
     def _ranks(self, ranks: Sequence[int]) -> str:
         return ", ".join(f"rank {rank} of {self.size} ({self._name(rank)})" for rank in ranks)
