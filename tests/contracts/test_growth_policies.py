@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -12,14 +13,20 @@ from dist_spec.errors import ConfigError
 from dist_spec.sim.cluster import Cluster, simulate
 from dist_spec.sim.faults import combinations, small_settings
 from dist_spec.sim.network import Link
-from dist_spec.sim.scenario import Scenario
+from dist_spec.sim.scenario import Result, Scenario
 
+NUM_TOKENS = 40
 ALL = pytest.mark.parametrize("combination", combinations(), ids="-".join)
 
 
 def scenario(combination: tuple, **fields: object) -> Scenario:
-    values = {"num_tokens": 100, "num_requests": 2, "limit_s": 60.0, **fields}
+    values = {"num_tokens": NUM_TOKENS, "num_requests": 2, "limit_s": 60.0, **fields}
     return Scenario(speculation=small_settings(*combination), **values)  # type: ignore[arg-type]
+
+
+@cache
+def undisturbed(combination: tuple) -> Result:
+    return simulate(scenario(combination))
 
 
 def test_which_combinations_there_are() -> None:
@@ -35,7 +42,7 @@ def test_which_combinations_there_are() -> None:
 
 @ALL
 def test_it_gives_the_right_text_faster_than_plain_decoding(combination: tuple) -> None:
-    result = simulate(scenario(combination))
+    result = undisturbed(combination)
     plain = simulate(scenario(combination, num_drafters=0))
     assert result.correct
     assert result.texts == plain.texts
@@ -45,7 +52,7 @@ def test_it_gives_the_right_text_faster_than_plain_decoding(combination: tuple) 
 
 @ALL
 def test_it_works_across_a_slow_link(combination: tuple) -> None:
-    near, far = simulate(scenario(combination)), simulate(scenario(combination, link=Link(latency_s=0.005)))
+    near, far = undisturbed(combination), simulate(scenario(combination, link=Link(latency_s=0.005)))
     assert far.correct
     assert far.counts.accepted > 0.5 * near.counts.accepted
     assert far.tokens_per_s < near.tokens_per_s
@@ -66,7 +73,7 @@ def test_a_useless_drafter_costs_no_token(combination: tuple) -> None:
     result = simulate(scenario(combination, law=RankLaw(a=0.0, b=0.0)))
     assert result.correct
     assert result.counts.accepted == 0
-    assert result.counts.steps == 100
+    assert result.counts.steps == NUM_TOKENS
 
 
 @ALL
@@ -85,7 +92,7 @@ def test_it_stops_drafting_when_there_is_nothing_left_to_do(combination: tuple) 
 @ALL
 def test_what_waits_is_what_the_settings_say(combination: tuple) -> None:
     _, delivery, _, on_miss = combination
-    result = simulate(scenario(combination))
+    result = undisturbed(combination)
     assert (result.counts.waits > 0) == (delivery == "pull" or on_miss == "wait")
     assert (result.wait_s > 0) == (result.counts.waits > 0)
 
@@ -94,6 +101,6 @@ def test_what_waits_is_what_the_settings_say(combination: tuple) -> None:
 def test_push_does_not_lose_to_pull_across_a_link(growth: str) -> None:
     """The round trip is what streaming saves."""
     link = Link(latency_s=0.005)
-    push = simulate(scenario((growth, "push", "tree", "plain"), link=link, num_tokens=400))
-    pull = simulate(scenario((growth, "pull", "tree", "plain"), link=link, num_tokens=400))
+    push = simulate(scenario((growth, "push", "tree", "plain"), link=link, num_tokens=200))
+    pull = simulate(scenario((growth, "pull", "tree", "plain"), link=link, num_tokens=200))
     assert push.tokens_per_s > 1.1 * pull.tokens_per_s

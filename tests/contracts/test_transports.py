@@ -61,10 +61,15 @@ def test_messages_arrive_in_order_both_ways(kind: Kind) -> None:
 def test_one_receive_drains_everything(kind: Kind) -> None:
     leader = kind.leader()
     peer = joined(kind, leader, "d0")
-    for number in range(6):
-        peer.send(LEADER, ping(number))
-    time.sleep(0.2)
-    assert len(leader.receive(0.0)) == 6
+    for pause_s in (0.2, 1.0, 5.0):  # a busy machine takes its time to carry all six
+        for number in range(6):
+            peer.send(LEADER, ping(number))
+        time.sleep(pause_s)
+        first = leader.receive(0.0)
+        if len(first) == 6:
+            break
+        collect(leader, 6 - len(first))
+    assert len(first) == 6
     assert leader.receive(0.0) == []
 
 
@@ -167,11 +172,12 @@ def test_messages_say_when_they_were_sent(kind: Kind) -> None:
     collect(leader, 1)
     before = time.monotonic()
     peer.send(LEADER, propose(1))
+    sent = time.monotonic()
     time.sleep(0.05)
-    leader.ledger.verifying(before + 0.01, before + 0.03)
+    leader.ledger.verifying(sent + 0.01, sent + 0.03)
     collect(leader, 1)
     row = leader.ledger.total("propose", direction="in")
-    assert 0.05 <= row.transit_s < 1.0
+    assert 0.05 <= row.transit_s < time.monotonic() - before + 1e-3
     assert row.hidden_s == pytest.approx(0.02, abs=1e-3)
 
 

@@ -19,13 +19,13 @@ from dist_spec.transports.inproc import InprocHub
 from dist_spec.transports.zmq import ZmqLeader, ZmqPeer
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "timed out"
 
 
-def collect(end: Transport, count: int, timeout_s: float = 10.0, *, sender: Transport | None = None) -> list[Received]:
+def collect(end: Transport, count: int, timeout_s: float = 60.0, *, sender: Transport | None = None) -> list[Received]:
     """What arrives at an end. A `sender` that has more under way than its high-water mark hands it over meanwhile."""
     received: list[Received] = []
     deadline = time.monotonic() + timeout_s

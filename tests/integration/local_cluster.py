@@ -66,7 +66,7 @@ class LocalCluster:
                 ),
             ),
             scheduler=Scheduler(blocks, max_sequences=max_sequences, lookahead=settings.budget + 1),
-            membership=Membership(),
+            membership=Membership(heartbeat_s=1e6, dead_after_s=1e9),  # nobody dies here, however long a step takes
         )
         self.runner = ModelRunner(loaded, num_blocks=blocks.num_blocks, block_size=16, batch_invariant=batch_invariant)
         backend = ModelBackend(

@@ -100,9 +100,9 @@ def interrupt_until_shown(process: subprocess.Popen[bytes], terminal: Terminal, 
     for _ in range(9):
         os.kill(process.pid, signal.SIGINT)
         with suppress(AssertionError):
-            terminal.wait_for(pattern, timeout_s=2)
+            terminal.wait_for(pattern, timeout_s=5)
             return
-    terminal.wait_for(pattern, timeout_s=2)
+    terminal.wait_for(pattern)
 
 
 def ends_when_interrupted(process: subprocess.Popen[bytes]) -> int:
@@ -110,7 +110,7 @@ def ends_when_interrupted(process: subprocess.Popen[bytes]) -> int:
     for _ in range(10):
         os.kill(process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout=2)
+            return process.wait(timeout=5)
     raise AssertionError("it did not end")
 
 
@@ -121,7 +121,7 @@ def test_an_interrupt_stops_the_answer_and_the_second_at_the_prompt_ends() -> No
         terminal.wait_for("hello.*....")
         children = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)
-        terminal.wait_for(r"\(stopped\).*> ", timeout_s=3)  # long before all 1500 tokens
+        terminal.wait_for(r"\(stopped\).*> ")  # a text of all 1500 tokens would end otherwise
         terminal.type("/set max_tokens 5\n")
         terminal.wait_for(r"max_tokens = 5.*> ")
         terminal.type("again\n")
@@ -136,4 +136,4 @@ def test_ctrl_d_ends() -> None:
     with on_a_terminal() as (process, terminal):
         terminal.wait_for(r"/help lists.*> ")
         terminal.type("\x04")
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0

@@ -35,7 +35,7 @@ def head() -> Head:
     """It knows the texts of these tests by heart, so that its guesses are accepted."""
     prompts = prompts_of(4)
     texts = [[*prompts[i], *plain_texts(t, 4)[i]] for t in (0.0, 0.8) for i in range(4)]
-    return fitted_head(texts)
+    return fitted_head(texts, steps=70)
 
 
 def drafter() -> Drafter:

@@ -216,7 +216,9 @@ def test_sigterm_lets_requests_finish(starter: Starter) -> None:
     job = starter.start(TORCHRUN, "3", config, "--bind", address)
     frontend = Client(ZmqPeer(address, "frontend"), name="frontend", heartbeat_s=0.2)
     try:
-        starter.until(lambda: frontend.connect(timeout_s=0.2) and (frontend.poll(timeout_s=0.05), frontend.num_drafters)[1])
+        starter.until(
+            lambda: frontend.connect(timeout_s=0.2) and (frontend.poll(timeout_s=0.05), frontend.num_drafters)[1]
+        )
         asked = Sampling(temperature=0.0, seed=0, max_tokens=MANY, ignore_eos=True)
         streams = [frontend.open(f"r{i}", prompt=prompt, sampling=asked) for i, prompt in enumerate(prompt_ids())]
         starter.until(lambda: (frontend.poll(timeout_s=0.01), all(stream.tokens for stream in streams))[1])

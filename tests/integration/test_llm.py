@@ -21,6 +21,7 @@ import pytest
 
 from dist_spec import LLM, RequestOutput, SamplingParams
 from dist_spec.errors import ConfigError, RequestError, WorkerError
+from tests.integration.process_cases import alive, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -316,8 +317,8 @@ def test_in_a_notebook(tmp_path: Path) -> None:
     # %%
     print(len(llm.generate("hi", SamplingParams(max_tokens=4, ignore_eos=True))[0].outputs[0].token_ids))
     # %%
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         while True:
             llm.generate(["hi"] * 8, SamplingParams(max_tokens=400, ignore_eos=True))
     except KeyboardInterrupt:
@@ -334,17 +335,20 @@ def test_in_a_notebook(tmp_path: Path) -> None:
     pids = [int(word) for word in lines[3].split()]
     assert len(pids) == 2
     assert lines[4] == "set()"
-    deadline = time.monotonic() + 5
-    while any(psutil.pid_exists(pid) for pid in pids):
-        assert time.monotonic() < deadline, "processes were left behind"
-        time.sleep(0.05)
+    wait_for(lambda: not any(map(alive, pids)))
 
 
 def test_an_interrupt_while_starting_leaves_nothing_behind() -> None:
     before = set(children())
-    timer = threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
+
+    def interrupt() -> None:
+        wait_for(lambda: len(set(children()) - before) == 2)
+        time.sleep(0.3)  # both starts are over; loading takes seconds
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         LLM(drafters=["ngram"], **SETTINGS)
-    timer.join()
+    thread.join()
     assert set(children()) == before

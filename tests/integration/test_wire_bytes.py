@@ -31,6 +31,7 @@ from dist_spec.transports.zmq import ZmqLeader, ZmqPeer
 from dist_spec.workers.draft import DraftWorker
 from dist_spec.workers.loop import run_draft_loop, run_target_loop
 from dist_spec.workers.target import TargetWorker
+from tests.integration.process_cases import wait_for
 
 GREETING_BYTES = 64
 COMMAND, LONG = 4, 2
@@ -76,7 +77,7 @@ class Relay:
 
     def seen(self) -> tuple[int, int]:
         """Message bytes towards the leader and towards the peer, once both have hung up."""
-        self.thread.join(timeout=10)
+        self.thread.join(timeout=60)
         assert not self.thread.is_alive()
         return message_bytes(bytes(self.to_leader)), message_bytes(bytes(self.to_peer))
 
@@ -136,7 +137,7 @@ def running(*loops: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
     yield
     stop.set()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 
@@ -151,17 +152,26 @@ def test_the_ledgers_of_both_ends_and_the_wire_agree_to_the_byte() -> None:
     drafter, frontend = (ZmqPeer(relays[name].address, name) for name in ("d0", "frontend"))
     client = Client(frontend, name="frontend")
     with running(leader.run, lambda stopping: draft(drafter, stopping)):
-        assert client.connect(timeout_s=10)
-        sleep(0.05)
+        assert client.connect(timeout_s=60)
+        wait_for(lambda: "d0" in leader.session.membership.members)
         sampling = Sampling(max_tokens=200, ignore_eos=True)
         streams = [client.open(f"chatcmpl-{i:032x}", prompt=PROMPT, sampling=sampling) for i in range(2)]
         for _ in client.follow():
             pass
-        sleep(0.2)  # what is under way arrives
-    leader.transport.receive(0.0)
-    for end in (drafter, frontend):
-        end.receive(0.0)
     ends = {"d0": drafter, "frontend": frontend}
+
+    def arrived() -> bool:
+        """Nothing is under way any more."""
+        for end in (leader.transport, *ends.values()):
+            end.receive(0.0)
+        at_leader = leader.transport.ledger
+        return all(
+            bytes_of(end.ledger, one) == bytes_of(at_leader, other, peer=name)
+            for name, end in ends.items()
+            for one, other in (("out", "in"), ("in", "out"))
+        )
+
+    wait_for(arrived)
     for end in (*ends.values(), leader.transport):
         end.close()
     assert all(stream.tokens == TEXT[len(PROMPT) : len(PROMPT) + 200] for stream in streams)

@@ -208,10 +208,11 @@ def sampled_texts(rule, model: Model, length: int, *, drafter: Drafter, count: i
 
 @every_drafter
 @pytest.mark.parametrize(("vocab_size", "length"), [(3, 3), (5, 2)])
-def test_coupled_samples_have_the_target_law(drafter, vocab_size, length):
+@pytest.mark.parametrize("count", [3_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_coupled_samples_have_the_target_law(drafter, vocab_size, length, count):
     model = Model(vocab_size, seed=11)
     rule = build_rule("coupled", temperature=TEMPERATURE)
-    texts = sampled_texts(rule, model, length, drafter=drafter, count=6000)
+    texts = sampled_texts(rule, model, length, drafter=drafter, count=count)
     assert g_test(texts, model, length) > 1e-6
 
 
@@ -251,7 +252,7 @@ MUTATIONS = {
 @pytest.mark.parametrize(("rule", "noise"), MUTATIONS.values(), ids=MUTATIONS.keys())
 def test_g_test_sees_mutations(rule, noise):
     model = Model(3, seed=11)
-    texts = sampled_texts(rule, model, 3, drafter=draft_chain, count=6000, noise=noise)
+    texts = sampled_texts(rule, model, 3, drafter=draft_chain, count=3_000, noise=noise)
     assert g_test(texts, model, 3) < 1e-6
 
 
@@ -259,7 +260,7 @@ def test_g_test_sees_mutations(rule, noise):
 def test_coupled_text_equals_plain_text(drafter):
     model = Model(5, seed=2)
     rule = build_rule("coupled", temperature=TEMPERATURE)
-    for seed in range(1000):
+    for seed in range(500):
         noise = real_noise(seed, 5)
         plain = generate(rule, model, 4, drafter=draft_nothing, noise=noise)
         assert generate(rule, model, 4, drafter=drafter, noise=noise, seed=seed) == plain

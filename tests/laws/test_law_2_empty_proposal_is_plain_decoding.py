@@ -13,7 +13,7 @@ from dist_spec.sim.devices import DeviceTimes
 from dist_spec.sim.faults import combinations, small_settings
 from dist_spec.sim.scenario import Fault, Scenario
 
-BASE = Scenario(num_tokens=60, num_requests=3, limit_s=60.0)
+BASE = Scenario(num_tokens=40, num_requests=2, limit_s=60.0)
 
 
 def test_no_drafter_is_no_budget_step_by_step() -> None:
@@ -22,7 +22,7 @@ def test_no_drafter_is_no_budget_step_by_step() -> None:
     assert alone.correct
     assert alone.texts == no_budget.texts
     assert alone.seconds == no_budget.seconds
-    assert alone.counts.steps == no_budget.counts.steps == 60
+    assert alone.counts.steps == no_budget.counts.steps == BASE.num_tokens
     assert alone.counts.verified == no_budget.counts.verified == 0
 
 

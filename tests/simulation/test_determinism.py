@@ -12,10 +12,10 @@ from dist_spec.sim.network import Link
 from dist_spec.sim.scenario import Scenario, truths_of
 
 
-@pytest.mark.parametrize("num_requests", [1, 4])
+@pytest.mark.parametrize("num_requests", [1, 3])
 @pytest.mark.parametrize("combination", combinations(), ids="-".join)
 def test_the_text_is_the_same_with_any_number_of_drafters(combination: tuple, num_requests: int) -> None:
-    base = Scenario(speculation=small_settings(*combination), num_requests=num_requests, num_tokens=50, limit_s=60.0)
+    base = Scenario(speculation=small_settings(*combination), num_requests=num_requests, num_tokens=30, limit_s=60.0)
     results = [simulate(replace(base, num_drafters=number)) for number in (0, 1, 2)]
     assert all(result.finished and result.correct for result in results)
     assert results[0].texts == results[1].texts == results[2].texts
@@ -33,7 +33,7 @@ def test_a_request_has_the_same_text_in_any_batch() -> None:
 
 
 def test_the_same_scenario_has_the_same_result() -> None:
-    for seed in range(20):
+    for seed in range(6):
         scenario = random_schedule(seed)
         first, second = simulate(scenario), simulate(scenario)
         assert (first.texts, first.counts, first.seconds) == (second.texts, second.counts, second.seconds)

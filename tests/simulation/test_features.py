@@ -19,16 +19,17 @@ from dist_spec.sim.scenario import Fault, Scenario, truths_of
 FED = Scenario(features=True, num_tokens=120, num_requests=3)
 
 
-def test_fault_schedules() -> None:
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)], ids=len)
+def test_fault_schedules(seeds: range) -> None:
     spared = speculated = 0
-    for seed in range(50):
+    for seed in seeds:
         scenario = replace(random_schedule(seed), features=True)
         result = simulate(scenario)
         assert result.finished, f"schedule {seed} does not end"
         assert result.correct, f"schedule {seed} has a wrong text"
         spared += spares_a_drafter(scenario)
         speculated += spares_a_drafter(scenario) and result.counts.accepted > 0
-    assert spared > 12
+    assert spared > len(seeds) // 5
     assert speculated >= 0.99 * spared
 
 
@@ -74,7 +75,7 @@ def test_a_drafter_that_comes_back_starts_from_a_recent_window() -> None:
 
 def test_a_run_with_features_replays() -> None:
     told = rode = 0
-    for seed in range(14):
+    for seed in range(8):
         scenario = replace(random_schedule(seed), features=True, record=True)
         result = simulate(scenario)
         records = {name: recorder.events for name, recorder in result.records.items()}
@@ -83,8 +84,8 @@ def test_a_run_with_features_replays() -> None:
         received = [event[3] for events in records.values() for event in events if event[0] == "received" and event[3]]
         told += any(name[0] == "features" for name in received)
         rode += any(name[0] == "commit" and name[-1] > 0 for name in received)
-    assert told > 3
-    assert rode > 8
+    assert told > 1
+    assert rode > 4
 
 
 def test_the_measure_can_fail() -> None:

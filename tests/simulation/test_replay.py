@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -53,23 +54,21 @@ def check(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("combination", combinations(), ids="-".join)
 def test_every_combination_replays(combination: tuple) -> None:
-    check(replace(SHAKY, speculation=small_settings(*combination)))
+    check(replace(SHAKY, speculation=small_settings(*combination), num_tokens=40))
 
 
-def test_fault_schedules_replay() -> None:
+SEEDS = [range(8), pytest.param(range(8, 40), marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("seeds", [*SEEDS, pytest.param(range(2000, 3000), marks=pytest.mark.long)], ids=len)
+def test_fault_schedules_replay(seeds: range) -> None:
     """Crashes, restarts and garbage included; batch 1 to 4, one or two drafters."""
     lives = 0
-    for seed in range(40):
+    for seed in seeds:
         scenario = random_schedule(seed)
         check(scenario)
         lives += any(fault.kind == "restart" for fault in scenario.faults)
-    assert lives > 3
-
-
-@pytest.mark.long
-def test_a_thousand_schedules_replay() -> None:
-    for seed in range(2000, 3000):
-        check(random_schedule(seed))
+    assert lives > len(seeds) // 12
 
 
 ADAPTIVE = Scenario(
@@ -78,7 +77,7 @@ ADAPTIVE = Scenario(
     times=DeviceTimes(verify_s=15e-3, verify_flat=1, verify_per_token_s=1e-3),
     num_drafters=2,
     num_requests=2,
-    num_tokens=120,
+    num_tokens=60,
     record=True,
 )
 
@@ -156,12 +155,19 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_any_altered_event_is_noticed(change: str) -> None:
+@cache
+def unaltered() -> tuple[Scenario, dict[str, list[Event]]]:
+    """A run that replays."""
     scenario = Scenario(num_tokens=80, record=True)
     _, records = recorded(scenario)
-    machine, alter = CHANGES[change]
     replay_scenario(scenario, records)
+    return scenario, records
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_altered_event_is_noticed(change: str) -> None:
+    scenario, records = unaltered()
+    machine, alter = CHANGES[change]
     with pytest.raises(ReplayError, match=machine if change != "a lost commit" else "event"):
         replay_scenario(scenario, {**records, machine: alter(list(records[machine]))})
 
@@ -171,8 +177,7 @@ def test_any_altered_event_is_noticed(change: str) -> None:
 )
 def test_a_step_that_never_began_is_noticed_where_it_ends(machine: str, begun: str, done: str) -> None:
     """Nothing of an older step is done again: the tree has moved on, and its nodes may mean others now."""
-    scenario = Scenario(num_tokens=80, record=True)
-    _, records = recorded(scenario)
+    scenario, records = unaltered()
     events = records[machine]
     for at in [i for i, event in enumerate(events) if event[0] == begun][5:60:9]:
         end = next(i for i in range(at, len(events)) if events[i][0] == done) - 1
@@ -198,7 +203,7 @@ def test_another_drafter_is_noticed() -> None:
 
 def test_two_percent_of_draft_time_changes_the_counts_and_not_the_text() -> None:
     """Why the order must be recorded: a free run is no replay."""
-    base = Scenario(num_tokens=300, record=True)
+    base = Scenario(num_tokens=100, record=True)
     slower = replace(base, times=DeviceTimes(draft_s=2.5e-3 * 1.02))
     one, other = recorded(base)[0], recorded(slower)[0]
     assert one.texts == other.texts

@@ -32,7 +32,7 @@ def test_every_message_type_is_generated(kind: type[Message]) -> None:
     find(MESSAGES, lambda message: type(message) is kind, settings=settings(phases=[Phase.generate], max_examples=500))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(MESSAGES, st.integers(0, 2**32 - 1))
 def test_round_trip(message: Message, time_us: int) -> None:
     frames = encode(message, sent_us=time_us)
@@ -64,7 +64,7 @@ def test_arbitrary_bytes_never_raise_anything_else(frames: list[bytes]) -> None:
         decode(frames)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(MESSAGES, st.data())
 def test_damaged_messages_decode_or_raise_protocol_error(message: Message, data: st.DataObject) -> None:
     """What decodes all the same is a message that can be sent on."""
@@ -95,7 +95,7 @@ JSONISH = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.integers(0, 11), st.lists(JSONISH, max_size=9), st.booleans())
 def test_well_formed_msgpack_of_wrong_content(tag: int, content: list[Any], greeting: bool) -> None:
     head = b"" if greeting else bytes([tag, PROTOCOL_VERSION, 0, 0, 0, 0])

@@ -91,7 +91,7 @@ def test_a_budget_beyond_the_limit_is_refused_before_anything_starts(
     ("module", "arguments"),
     [
         ("bench.budgets", ["--config", "nowhere.yaml"]),
-        ("bench.forward_cost", ["no/such-model-anywhere"]),
+        pytest.param("bench.forward_cost", ["no/such-model-anywhere"], marks=pytest.mark.slow),  # loads torch
         ("bench.coordination", ["--verifications", "0"]),
         ("sim.table", ["--rows", "nonsense"]),
         ("telemetry.trace", ["out.json", "no-such-part.json"]),
