@@ -99,6 +99,8 @@ class ComposedLeader:
                 if reason:
                     self._zmq.send(peer, Link(state="broken", reason=reason))
                 _tell(peer, reason)
+            if monotonic() >= self._ask_s and not (self._collective is not None and self._collective.is_up):
+                self._ask()  # also where the first question or its answer was lost
             if arrived or monotonic() >= deadline:
                 return arrived
 
@@ -182,9 +184,9 @@ class ComposedPeer:
                     if reason:
                         self._zmq.send(LEADER, Link(state="broken", reason=reason))
                     _tell("the leader", reason)
-                if not self._collective.is_up and monotonic() >= self._ask_s:
-                    self._ask()
                 arrived = self._reunion.passed(arrived, now=monotonic(), is_up=self._collective.is_up)
+            if monotonic() >= self._ask_s and not (self._collective is not None and self._collective.is_up):
+                self._ask()  # also where the first question or its answer was lost
             if arrived or monotonic() >= deadline:
                 return arrived
 
