@@ -99,8 +99,6 @@ class ComposedLeader:
                 if reason:
                     self._zmq.send(peer, Link(state="broken", reason=reason))
                 _tell(peer, reason)
-            if monotonic() >= self._ask_s and not (self._collective is not None and self._collective.is_up):
-                self._ask()  # also where the first question or its answer was lost
             if arrived or monotonic() >= deadline:
                 return arrived
 

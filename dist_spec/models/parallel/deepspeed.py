@@ -99,7 +99,7 @@ def _shard(module: Any, *, place: TpPlace) -> Shard:
     config = module.config.get_text_config()
     dim, vocab_size = kv_shape(config)[1], int(config.vocab_size)
     attention = getattr(module.get_decoder().layers[0], "self_attn", None)
-    if not (hasattr(attention, "q_proj") and hasattr(attention, "k_proj")):
+    if attention is None or not (hasattr(attention, "q_proj") and hasattr(attention, "k_proj")):
         raise UnsupportedError(
             f"{type(module).__name__} has no separate layers for queries and keys: how many heads are here is not known",
             fix="set parallel.backend: transformers",
