@@ -26,7 +26,8 @@ class TargetConfig(_Settings):
 
     `cores` pins the process (default: chosen, see `plan`); `threads` defaults to the number of its cores.
     `batch_invariant` (default: on for cpu) makes a token's logits bit-equal however many rows ride along.
-    `drain_s`: after SIGTERM running requests may take so long to finish; what is left goes back to its frontends.
+    `drain_s`: after SIGTERM running requests may take so long to finish; what is left goes back to its frontends (launchers and
+    Kubernetes kill after 30 s).
     """
 
     model: Annotated[str, Field(min_length=1)]
@@ -38,7 +39,7 @@ class TargetConfig(_Settings):
     max_model_len: Count | None = None
     max_sequences: Count = 4
     kv_block_size: Count = 32
-    drain_s: Seconds = 30.0
+    drain_s: Seconds = 20.0
     trust_remote_code: bool = False
 
     @model_validator(mode="before")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from dist_spec.config import Config
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from dist_spec.models.parallel.group import TpGroup
     from dist_spec.models.parallel.place import TpPlace
+
+_LAST_WORDS_S = 0.5
+"""Between the last messages and the end of the connection: ZeroMQ drops at the other end what nobody has read by then."""
 
 
 def run_target(
@@ -85,6 +88,8 @@ def _serve(
             drain_s=config.target.drain_s,
         )
         target.runner.close()
+        if not hurried():
+            sleep(_LAST_WORDS_S)
     finally:
         transport.close()
         files.save()
