@@ -17,6 +17,8 @@ from dist_spec.models.random_models import EOS_ID, byte_tokenizer
 from dist_spec.models.tokenizer import IncrementalDetokenizer, Tokenizer, first_difference, load_tokenizer
 
 BYTES = load_tokenizer("random:llama")
+# Hypothesis tries constants of the code base too, and the names of special tokens are no text.
+TEXTS = st.text().filter(lambda text: not any(name in text for name in ("<bos>", "<eos>", "<pad>")))
 
 
 def folder(path: Path, *, extra: str | None = None, **config: object) -> Path:
@@ -29,12 +31,12 @@ def folder(path: Path, *, extra: str | None = None, **config: object) -> Path:
     return path
 
 
-@given(st.text())
+@given(TEXTS)
 def test_text_survives_the_round_trip(text):
     assert BYTES.decode(BYTES.encode(text)) == text
 
 
-@given(st.text())
+@given(TEXTS)
 def test_incremental_text_is_the_whole_text(text):
     stream = IncrementalDetokenizer(BYTES)
     pieces = [stream.push(i) for i in BYTES.encode(text)]
