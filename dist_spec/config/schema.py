@@ -26,8 +26,8 @@ class TargetConfig(_Settings):
 
     `cores` pins the process (default: chosen, see `plan`); `threads` defaults to the number of its cores.
     `batch_invariant` (default: on for cpu) makes a token's logits bit-equal however many rows ride along.
-    `drain_s`: after SIGTERM running requests may take so long to finish; what is left goes back to its frontends (launchers and
-    Kubernetes kill after 30 s).
+    `drain_s`: after SIGTERM running requests may take so long to finish; what is left goes back to its frontends (launchers
+    kill after 30 s).
     """
 
     model: Annotated[str, Field(min_length=1)]
