@@ -83,7 +83,7 @@ def check_text(folder: Path, *, model: str, tp_size: int) -> None:
     assert [stream.tokens for stream in drafted] == [stream.tokens for stream in plain]
     assert [stream.logprobs for stream in drafted] == [stream.logprobs for stream in plain]
     assert len(plain[3].logprobs) == NUM_TOKENS
-    assert accepted(drafted) > 10
+    assert accepted(drafted) > 0
     assert all(stream.stats["batch_invariant"] == 1.0 for stream in plain)
     (folder / "compared").mkdir()
     [found] = compared(folder / "compared", tp_size, [Case(model=model)])
