@@ -120,7 +120,7 @@ def load_model(
         check_config_file(source.folder, trust_remote_code=trust_remote_code)
         if progress is not None:
             progress(f"loading {model} as {dtype}")
-        module = _from_folder(source.folder, getattr(torch, dtype), trust_remote_code)
+        module = read_module(source.folder, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code)
     else:
         module = build_random(source.spec)
     # The dtype argument leaves float32 buffers (rotary frequencies) alone, which is what the stock model does too.
@@ -211,7 +211,18 @@ def usable_device(device: str) -> torch.device:
     return place
 
 
-def _from_folder(folder: Path, dtype: torch.dtype, trust_remote_code: bool) -> Any:
+def read_module(
+    folder: Path, *, dtype: torch.dtype, trust_remote_code: bool, what: str = "the model", **options: Any
+) -> Any:
+    """The transformers module of a folder, as every way of loading wants it: from safetensors, from here alone, quietly.
+
+    Args:
+        what: is read, for the error.
+        options: more for `from_pretrained`.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -224,6 +235,7 @@ def _from_folder(folder: Path, dtype: torch.dtype, trust_remote_code: bool) -> A
             local_files_only=True,
             use_safetensors=True,
             attn_implementation="eager",
+            **options,
         )
     except Exception as error:
-        raise ModelError(f"cannot load the model in {folder}: {error}", fix="give an intact model folder") from error
+        raise ModelError(f"cannot load {what} in {folder}: {error}", fix="give an intact model folder") from error

@@ -16,7 +16,7 @@ import torch
 
 from dist_spec.errors import ConfigError, ModelError, UnsupportedError
 from dist_spec.models.kv_cache import kv_shape
-from dist_spec.models.loading import Shard
+from dist_spec.models.loading import Shard, read_module
 from dist_spec.models.parallel.gather import shard_width
 from dist_spec.models.parallel.place import TpPlace
 
@@ -43,21 +43,7 @@ def shard_by_deepspeed(
         UnsupportedError: its queries, keys and values are one layer.
     """
     check_deepspeed()
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        module = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            local_files_only=True,
-            use_safetensors=True,
-            attn_implementation="eager",
-        )
-    except Exception as error:
-        raise ModelError(f"cannot load the model in {folder}: {error}", fix="give an intact model folder") from error
+    module = read_module(folder, dtype=dtype, trust_remote_code=trust_remote_code)
     module = module.to(torch.device(place.device)).eval()
     try:
         with redirect_stdout(sys.stderr):  # it tells there what it found

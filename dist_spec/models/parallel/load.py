@@ -17,7 +17,15 @@ import torch
 
 from dist_spec.errors import ModelError, UnsupportedError
 from dist_spec.models.kv_cache import kv_shape
-from dist_spec.models.loading import DTYPES, LoadedModel, Shard, check_config_file, check_module, usable_device
+from dist_spec.models.loading import (
+    DTYPES,
+    LoadedModel,
+    Shard,
+    check_config_file,
+    check_module,
+    read_module,
+    usable_device,
+)
 from dist_spec.models.parallel.deepspeed import shard_by_deepspeed
 from dist_spec.models.parallel.gather import shard_width
 from dist_spec.models.parallel.place import TpPlace
@@ -146,9 +154,7 @@ def _by_transformers(
 ) -> tuple[Any, Shard]:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
     text = config.get_text_config()
     with torch.device("meta"):
@@ -157,20 +163,13 @@ def _by_transformers(
     spread = spreads_heads(dict(bare.tp_plan) | plan)
     if spread:
         check_heads(text, name=name, size=place.size)
-    try:
-        module = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            local_files_only=True,
-            use_safetensors=True,
-            attn_implementation="eager",
-            distributed_config=DistributedConfig(tp_size=place.size, tp_plan=plan),
-        )
-    except Exception as error:
-        raise ModelError(
-            f"cannot load a shard of the model in {folder}: {error}", fix="give an intact model folder"
-        ) from error
+    module = read_module(
+        folder,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        what="a shard of the model",
+        distributed_config=DistributedConfig(tp_size=place.size, tp_plan=plan),
+    )
     return module, _shard(module, text, place=place, spread=spread)
 
 
