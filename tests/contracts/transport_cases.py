@@ -96,13 +96,17 @@ class ZmqKind:
         return end
 
     def connect(self, name: str) -> Transport:
+        self._settle_address()
+        end = ZmqPeer(self.address, name, high_water=8, bulk=True)
+        self.stack.callback(end.close)
+        return end
+
+    def _settle_address(self) -> None:
+        """A peer may come before its leader: both must mean the same port."""
         if self.address.endswith(":0"):
             probe = ZmqLeader(self.address)
             self.address = probe.address
             probe.close()
-        end = ZmqPeer(self.address, name, high_water=8, bulk=True)
-        self.stack.callback(end.close)
-        return end
 
     def deliver(self, name: str, frames: Sequence[bytes]) -> None:
         context = zmq.Context()
@@ -155,10 +159,7 @@ class ComposedKind(ZmqKind):
         return end
 
     def connect(self, name: str) -> Transport:
-        if self.address.endswith(":0"):
-            probe = ZmqLeader(self.address)
-            self.address = probe.address
-            probe.close()
+        self._settle_address()
         end = ComposedPeer(
             ZmqPeer(self.address, name, high_water=8, bulk=True),
             connect=self.address,
