@@ -114,6 +114,11 @@ class Comparison:
             return None
         return statistics.median(ours.tokens_per_s / other.tokens_per_s for ours, other in pairs)
 
+    def decode_ratio(self, variant: str) -> float | None:
+        """The same of decoding alone (`RunResult.decode_tokens_per_s`); None where a text has but one commit."""
+        pairs = [(a.decode_tokens_per_s, b.decode_tokens_per_s) for a, b in self.pairs(variant)]
+        return statistics.median(a / b for a, b in pairs) if pairs and all(b > 0 for _, b in pairs) else None
+
     def efficiency(self) -> Efficiency | None:
         """Against the replay of the same text with a full tree at every start: that of the round in the middle."""
         rounds = [one for ours, ready in self.pairs("ready") if (one := efficiency(ours, ready)) is not None]

@@ -69,15 +69,18 @@ def speeds(comparison: Comparison) -> dict[str, Any]:
     report: dict[str, Any] = {
         "num_tokens": ours[0].num_tokens,
         "tokens_per_s": statistics.median(run.tokens_per_s for run in ours),
+        "decode_tokens_per_s": statistics.median(run.decode_tokens_per_s for run in ours),
         "acceptance_length": ours[0].acceptance_length,
         "tokens_per_s_none_pull": None,
         "speedup_vs_none_pull": None,
     }
     for variant in ("plain", "plain_all_devices", "off", "random_drafter"):
         report[f"speedup_vs_{variant}"] = comparison.ratio(variant)
+        report[f"decode_speedup_vs_{variant}"] = comparison.decode_ratio(variant)
     for variant, runs in comparison.runs.items():
         name = "none_pull" if variant == "ready" else variant
         report[f"tokens_per_s_{name}"] = statistics.median(run.tokens_per_s for run in runs)
+        report[f"decode_tokens_per_s_{name}"] = statistics.median(run.decode_tokens_per_s for run in runs)
         if name == "none_pull":
             report["speedup_vs_none_pull"] = comparison.ratio(variant)
             report["tokens_per_s_ready"] = statistics.median(

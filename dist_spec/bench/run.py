@@ -50,6 +50,13 @@ class RunResult:
         return self.num_tokens / self.wall_s if self.wall_s > 0 else 0.0
 
     @property
+    def decode_tokens_per_s(self) -> float:
+        """Tokens per second of a request while it is decoded: from its first commit, prompts and queues left out."""
+        later = sum(count for stream in self.streams for _, count in stream.times[1:])
+        spent_s = sum(stream.times[-1][0] - stream.times[0][0] for stream in self.streams if stream.times)
+        return later / spent_s if spent_s > 0 else 0.0
+
+    @property
     def acceptance_length(self) -> float:
         rows = self.stats.get("session_rows", 0.0)
         return self.stats.get("session_committed", 0.0) / rows if rows else 0.0

@@ -156,15 +156,24 @@ def _show_links(console: Console, transfers: Sequence[Mapping[str, Any]], *, tok
 
 def show_comparison(console: Console, comparison: Comparison, report: Mapping[str, Any]) -> None:
     """Speed of every variant and whether the text is the same."""
-    table = table_of(f"{report['rounds']} rounds, medians", "variant", "tokens/s", "ours / variant")
+    table = table_of(
+        f"{report['rounds']} rounds, medians",
+        "variant",
+        "tokens/s",
+        "ours / variant",
+        "decoding: tokens/s",
+        "ours / variant",
+    )
     for variant in comparison.runs:
-        if variant == "ready":
-            synchronous = report["tokens_per_s_none_pull"]
-            shown = f"{synchronous:.1f}" if synchronous else "-"
-            table.add_row(VARIANT_NAMES["none_pull"], shown, f"{report['speedup_vs_none_pull']:.2f}x")
-            continue
-        rate, ratio = report[f"tokens_per_s_{variant}"], comparison.ratio(variant)
-        table.add_row(VARIANT_NAMES[variant], f"{rate:.1f}", f"{ratio:.2f}x")
+        name = "none_pull" if variant == "ready" else variant
+        decode = comparison.decode_ratio(variant)
+        table.add_row(
+            VARIANT_NAMES[name],
+            f"{report[f'tokens_per_s_{name}']:.1f}",
+            f"{comparison.ratio(variant):.2f}x",
+            f"{report[f'decode_tokens_per_s_{name}']:.1f}",
+            "-" if decode is None else f"{decode:.2f}x",
+        )
     console.print(table)
     show_efficiency(console, comparison.efficiency())
     if report["equal"] is None:

@@ -16,6 +16,7 @@ from dist_spec.bench.accounts import (
     token_gaps,
     transfers,
 )
+from dist_spec.bench.compare import Comparison
 from dist_spec.bench.run import RunResult, merge_runs, stats_between
 from dist_spec.core.counts import SessionCounts
 from dist_spec.core.plan import PlanRow
@@ -30,6 +31,20 @@ def test_a_commit_of_k_tokens_stands_for_k_gaps() -> None:
     two = stream([(1.0, 1)])
     assert token_gaps([two]) == []
     assert sum(token_gaps([one])) == pytest.approx(0.5)  # gaps add up to the time after the first token
+
+
+def test_decoding_is_timed_from_the_first_commit() -> None:
+    queued = stream([(10.0, 2), (10.4, 3), (10.5, 1)])  # ten seconds of queue and prompt do not count
+    once = stream([(20.0, 1)])
+    ours = RunResult(streams=[queued, once, stream([])], wall_s=20.0)
+    assert ours.decode_tokens_per_s == pytest.approx(4 / 0.5)
+    assert RunResult(streams=[once], wall_s=20.0).decode_tokens_per_s == 0.0
+    plain = RunResult(streams=[stream([(5.0, 1), (6.0, 4)])], wall_s=6.0)
+    comparison = Comparison(jobs=[], runs={"speculative": [ours], "plain": [plain]})
+    assert comparison.decode_ratio("plain") == pytest.approx(8.0 / 4.0)
+    assert comparison.decode_ratio("off") is None
+    comparison.runs["off"] = [RunResult(streams=[once], wall_s=20.0)]
+    assert comparison.decode_ratio("off") is None
 
 
 @pytest.mark.parametrize(

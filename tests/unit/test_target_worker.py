@@ -12,6 +12,8 @@ from dist_spec.core.plan import Plan
 from dist_spec.core.settings import Speculation
 from dist_spec.core.types import Expansion, Sampling
 from dist_spec.drafters.base import ExpandRow, RequestKey
+from dist_spec.models.rows import plan_segments
+from dist_spec.models.shared_attention import _must_walk
 from dist_spec.sim.devices import ScriptedTarget
 from dist_spec.transports.inproc import InprocHub
 from dist_spec.workers.costs import Space, measure_costs
@@ -115,6 +117,29 @@ def test_costs_are_measured_by_real_steps() -> None:
         assert costs.seconds(rows, nodes) == pytest.approx(10e-3 + 1e-3 * (rows + nodes), rel=1e-6)
     assert backend.now < 4.0
     assert {rows for rows, _ in backend.steps} == {1, 2, 4}
+
+
+class Watching(Timed):
+    """Keeps the plans."""
+
+    def __init__(self) -> None:
+        super().__init__(base_s=1e-3, token_s=1e-4)
+        self.plans: list[Plan] = []
+
+    def launch(self, plan: Plan) -> None:
+        super().launch(plan)
+        self.plans.append(plan)
+
+
+def test_costs_are_measured_away_from_where_attention_takes_another_path() -> None:
+    """A tree across a multiple of 128 positions is asked node by node: such a step would pass for the usual one."""
+    backend = Watching()
+    measure_costs(backend, space(num_blocks=2000, max_nodes=64), clock=lambda: backend.now)
+    assert max(plan.num_nodes for plan in backend.plans) == 64
+    for plan in backend.plans:
+        forwards = [row.forward for row in plan.rows]
+        segments, *_ = plan_segments(forwards, block_size=16, attention="shared", max_positions=512)
+        assert not any(_must_walk(segment) for segment in segments)
 
 
 def test_a_slow_target_is_measured_at_fewer_points() -> None:
