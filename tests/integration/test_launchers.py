@@ -124,7 +124,6 @@ def test_two_jobs_end_with_the_prompts(starter: Starter) -> None:
     check_report(report)
 
 
-@pytest.mark.long
 def test_deepspeed_on_one_node(starter: Starter) -> None:
     pytest.importorskip("deepspeed")
     report = starter.folder / "report.json"
@@ -152,7 +151,6 @@ def test_deepspeed_without_ssh_on_two_nodes(starter: Starter) -> None:
     check_report(report)
 
 
-@pytest.mark.long
 def test_accelerate(starter: Starter) -> None:
     report = starter.folder / "report.json"
     config = starter.config(settings(tp_size=2))
