@@ -11,6 +11,7 @@ import typer
 
 from dist_spec import __version__
 from dist_spec.commands import generate_options as asked
+from dist_spec.commands.chat_command import chat
 from dist_spec.commands.distill import distill
 from dist_spec.commands.launch import launch
 from dist_spec.commands.options import (
@@ -42,7 +43,7 @@ from dist_spec.commands.sampling_options import (
     sampling_overrides,
 )
 from dist_spec.commands.score import ScoreCommand, score
-from dist_spec.exits import run
+from dist_spec.exits import quiet_torch, run
 
 __all__ = ["app", "main"]
 
@@ -177,43 +178,6 @@ def generate(
 
 
 @app.command()
-def chat(
-    config: ConfigOption = None,
-    sets: SetOption = None,
-    target: TargetOption = None,
-    drafter: DrafterOption = None,
-    num_draft_tokens: DepthOption = None,
-    num_speculative_tokens: NumSpeculativeOption = None,
-    speculative_config: SpeculativeConfigOption = None,
-    device: DeviceOption = None,
-    drafter_device: DrafterDeviceOption = None,
-    temperature: Annotated[float | None, typer.Option(help="0 decodes greedily.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed and same turns, same answers.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens at most, per answer.")] = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The conversation's system message.")] = None,
-) -> None:
-    """Talk with the target; /help lists what can be done in between. Ctrl-C stops an answer."""
-    from dist_spec.config import load_config
-
-    overrides = option_overrides(
-        target=target,
-        drafters=drafter,
-        num_draft_tokens=num_draft_tokens,
-        device=device,
-        drafter_device=drafter_device,
-        temperature=temperature,
-        seed=seed,
-        max_tokens=max_tokens,
-        speculative_config=speculative_config,
-        num_speculative_tokens=num_speculative_tokens,
-    )
-    settings = load_config(config, sets=sets or (), overrides=overrides)
-    from dist_spec.commands.chat import run_chat
-
-    run_chat(settings, system=system)
-
-
-@app.command()
 def target(
     config: ConfigArgument,
     bind: BindOption = None,
@@ -223,12 +187,18 @@ def target(
     store: Annotated[
         str | None, typer.Option("--store", metavar="tcp://HOST:PORT", help="Where these meet; rank 0 hosts it.")
     ] = None,
+    store_fd: Annotated[
+        int | None, typer.Option("--store-fd", min=0, metavar="N", help="A socket that listens there.", hidden=True)
+    ] = None,
 ) -> None:
     """Run the target alone; drafters connect to it from anywhere."""
+    quiet_torch()
     settings = read_config(config, sets, speculative_config=speculative_config)
     from dist_spec.workers.target_rank import run_rank
 
-    raise typer.Exit(run_rank(settings, bind=bind or settings.transport.bind, rank=rank, store=store))
+    raise typer.Exit(
+        run_rank(settings, bind=bind or settings.transport.bind, rank=rank, store=store, store_fd=store_fd)
+    )
 
 
 @app.command()
@@ -307,6 +277,7 @@ def check(config: ConfigArgument, sets: SetOption = None) -> None:
     run_check(settings, source=str(config))
 
 
+app.command()(chat)
 app.command(cls=ScoreCommand)(score)
 app.command()(distill)
 app.command()(launch)

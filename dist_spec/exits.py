@@ -36,6 +36,12 @@ def run(command: Callable[[], object]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def quiet_torch() -> None:
+    """Call before torch is imported: of a rank that died it would print a trace of its own C++, before our message. Whoever
+    sets TORCH_CPP_LOG_LEVEL gets what they ask for."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def _traceback_if_asked(code: int) -> int:
     if os.environ.get("DIST_SPEC_DEBUG") == "1":
         import traceback

@@ -3,14 +3,16 @@ nothing of models or messages."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dist_spec.config import Config, DrafterConfig, HeadDrafterConfig, ModelDrafterConfig
 from dist_spec.errors import ConfigError, TransportError
+from dist_spec.held_port import HeldPort
 
 TARGET = "target"
 """The target's process; of several, the leader. The others are "target-1", "target-2", ..."""
@@ -26,6 +28,7 @@ class ProcessSpec:
         env: variables to add to the environment.
         cores: cores to pin it to; empty: not pinned.
         restart: whether it is started again when it ends by itself.
+        listens: a port that it is handed as it starts, listening already.
         group: processes of one group live and die together: the end of one ends all, and all are started again.
     """
 
@@ -35,6 +38,7 @@ class ProcessSpec:
     cores: tuple[int, ...] = ()
     restart: bool = False
     group: str | None = None
+    listens: HeldPort | None = None
 
 
 def plan_processes(
@@ -44,7 +48,7 @@ def plan_processes(
     address: str,
     sets: Sequence[str] = (),
     available: Sequence[int] | None = None,
-    store: str | None = None,
+    store: str | HeldPort | None = None,
 ) -> list[ProcessSpec]:
     """The target first (rank by rank), then every drafter that has a process of its own.
 
@@ -54,7 +58,8 @@ def plan_processes(
         sets: overrides to hand on, "place=value" each.
         address: where the target listens, "tcp://host:port"; where it listens everywhere, drafters connect by loopback.
         available: the cores of this machine that may be used (default: those this process may run on).
-        store: where the ranks of a target of several meet, "tcp://host:port" (default: a free port of loopback).
+        store: where the ranks of a target of several meet, "tcp://host:port" (default: a port of loopback that is free
+            now), or the port itself, which the leader is handed.
 
     Raises:
         ConfigError: a core is named that this machine does not have, or a drafter has the name of a rank.
@@ -69,13 +74,22 @@ def plan_processes(
             raise ConfigError(f"drafters: {drafter.name!r} is a rank of the target", fix="choose another name")
     if len(targets) > 1 and store is None:
         store = listen_address("tcp://127.0.0.1:0")
+    held = store if isinstance(store, HeldPort) else None
+    where = store.address if isinstance(store, HeldPort) else store
     ranks = [
         ProcessSpec(
             name=name,
-            argv=(*base, "target", config_path, *_target_options(rank, address=address, store=store), *overrides),
+            argv=(
+                *base,
+                "target",
+                config_path,
+                *_target_options(rank, address=address, store=where, held=held),
+                *overrides,
+            ),
             env=thread_env(num_threads(cores[name], config.target.threads)),
             cores=cores[name],
             group=TARGET if len(targets) > 1 else None,
+            listens=held if rank == 0 else None,
         )
         for rank, name in enumerate(targets)
     ]
@@ -92,15 +106,22 @@ def plan_processes(
     return [*ranks, *drafters]
 
 
+def kept_alive(specs: Sequence[ProcessSpec]) -> list[ProcessSpec]:
+    """The processes as `dist-spec up` runs them: whoever ends is started again, the target's ranks together."""
+    return [replace(spec, restart=True) for spec in specs]
+
+
 def target_names(config: Config) -> list[str]:
     """Names of the target's processes, the leader first."""
     return [TARGET, *(f"{TARGET}-{rank}" for rank in range(1, config.parallel.tp_size))]
 
 
-def _target_options(rank: int, *, address: str, store: str | None) -> tuple[str, ...]:
-    """Of one rank: only the leader listens for messages."""
+def _target_options(rank: int, *, address: str, store: str | None, held: HeldPort | None) -> tuple[str, ...]:
+    """Of one rank: only the leader listens, for messages and for the others."""
     meeting = () if store is None else ("--rank", str(rank), "--store", store)
-    return (("--bind", address) if rank == 0 else ()) + meeting
+    if rank > 0:
+        return meeting
+    return ("--bind", address, *meeting, *(() if held is None else ("--store-fd", str(held.fd))))
 
 
 def assign_cores(config: Config, *, available: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -168,6 +189,14 @@ def split_address(address: str) -> tuple[str, int]:
     if not address.startswith("tcp://") or not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{address!r} is no address", fix="use tcp://HOST:PORT, for instance tcp://127.0.0.1:5555")
     return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this host can reach it (nothing is looked up)."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host in ("localhost", "lo")
 
 
 def connect_address(address: str) -> str:

@@ -155,8 +155,19 @@ class Conversation:
         )
 
 
-def run_chat(config: Config, *, system: str | None = None, stdin: TextIO | None = None) -> None:
+def run_chat(
+    config: Config,
+    *,
+    system: str | None = None,
+    stdin: TextIO | None = None,
+    connect: str | None = None,
+    wait_s: float = 60.0,
+) -> None:
     """Talk until /quit, the end of the input, or Ctrl-C twice at the prompt.
+
+    Args:
+        connect: address of a running target, to be asked instead of one of our own.
+        wait_s: how long to wait for that one, at the start and whenever it goes away.
 
     Raises:
         RequestError: the model has no chat template.
@@ -164,7 +175,7 @@ def run_chat(config: Config, *, system: str | None = None, stdin: TextIO | None 
     """
     stdin = stdin or sys.stdin
     console = Console(stderr=True, highlight=False)
-    with _started(config, console) as llm:
+    with _started(config, console, connect=connect, wait_s=wait_s) as llm:
         if llm.tokenizer.chat_template is None:
             raise RequestError(
                 f"{config.target.model} has no chat template",
@@ -191,9 +202,14 @@ def _params(config: Config) -> SamplingParams:
     return SamplingParams.from_config(config.sampling, **({} if seeded else {"seed": None}))
 
 
-def _started(config: Config, console: Console) -> LLM:
-    with console.status("starting target and drafters ..."):
-        return LLM(config=config, progress=lambda line: console.print(f"[dim]{line}[/dim]"))
+def _started(config: Config, console: Console, *, connect: str | None, wait_s: float) -> LLM:
+    with console.status("starting target and drafters ..." if connect is None else f"waiting for {connect} ..."):
+        return LLM(
+            config=config,
+            connect=connect,
+            wait_s=wait_s,
+            progress=lambda line: console.print(f"[dim]{line}[/dim]"),
+        )
 
 
 def _converse(conversation: Conversation, *, read: Callable[[], str]) -> None:

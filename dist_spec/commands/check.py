@@ -13,7 +13,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from dist_spec.commands.footprint import PROCESS_BYTES, Footprint, head_footprint, model_footprint
+from dist_spec.commands.footprint import Footprint, head_footprint, model_footprint
+from dist_spec.commands.spread import DISK, spread_footprint
 from dist_spec.config import (
     Config,
     HeadDrafterConfig,
@@ -139,15 +140,21 @@ def _check_model(
                 batch_invariant=name == TARGET and config.target.batch_invariant,
                 parallel=config.parallel if name == TARGET else None,
                 trust_remote_code=settings.trust_remote_code,
+                quantised=name != TARGET,
                 progress=progress,
             )
         )
-        if name == TARGET:
+        if isinstance(settings, ModelDrafterConfig):
+            parts = spread_footprint(settings, footprints[0])
+            report.needs.extend((name, place, part) for place, part in parts.items())
+            for place in parts:
+                _check_device(place, name=name)
+        else:
             from dist_spec.models.tokenizer import load_tokenizer
 
             load_tokenizer(settings.model)
-        for index, process in enumerate(target_names(config) if name == TARGET else [name]):
-            report.needs.append((process, _device_of(settings.device, index), footprints[0]))
+            for index, process in enumerate(target_names(config)):
+                report.needs.append((process, _device_of(settings.device, index), footprints[0]))
     return report.lines[-1][1] == "ok"
 
 
@@ -198,7 +205,7 @@ def _check_plugin(drafter: PluginDrafterConfig) -> None:
 
 
 def _check_device(device: str, *, name: str) -> None:
-    if device == "cpu":
+    if device in ("cpu", DISK):
         return
     import torch
 
@@ -223,12 +230,15 @@ def _check_fits(report: Report, device: str, *, needed: int, free: int) -> None:
         if needed > free:
             raise ModelError(
                 f"{device}: about {_gib(needed)} are needed, {_gib(free)} are free",
-                fix="lower target.max_sequences or target.max_model_len, or use a smaller model or dtype",
+                fix="lower target.max_sequences or target.max_model_len, use a smaller model or dtype, or keep drafters "
+                "smaller or elsewhere (quantization, device_map)",
             )
 
 
 def _free_bytes(device: str) -> int | None:
-    """Free memory of a device; None when there is no such device."""
+    """Free memory of a device; None when there is no such device, or nothing is written to it (a disk)."""
+    if device == DISK:
+        return None
     if device == "cpu":
         return int(psutil.virtual_memory().available)
     import torch
@@ -265,6 +275,6 @@ def _print(report: Report, console: Console) -> None:
     for name, device, footprint in report.needs:
         weights = _gib(footprint.weights_bytes) if footprint else "-"
         cache = _gib(footprint.kv_bytes) if footprint else "-"
-        base = PROCESS_BYTES if footprint else SMALL_PROCESS_BYTES
+        base = footprint.process_bytes if footprint else SMALL_PROCESS_BYTES
         memory.add_row(name, device, weights, cache, _gib(base), _gib(_needed_bytes(footprint)))
     console.print(memory)

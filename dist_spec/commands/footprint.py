@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dist_spec.config import DEFAULT_MODEL_LEN, ParallelConfig
-from dist_spec.errors import ModelError, UnsupportedError
+from dist_spec.errors import ModelError
 
 PROCESS_BYTES = 350 << 20
 """A Python process with torch loaded and nothing done yet."""
@@ -23,10 +23,11 @@ class Footprint:
     weights_bytes: int
     kv_bytes: int
     max_model_len: int
+    process_bytes: int = PROCESS_BYTES
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_bytes + PROCESS_BYTES
+        return self.weights_bytes + self.kv_bytes + self.process_bytes
 
 
 def model_footprint(
@@ -42,6 +43,7 @@ def model_footprint(
     batch_invariant: bool = False,
     parallel: ParallelConfig | None = None,
     trust_remote_code: bool = False,
+    quantised: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Footprint:
     """Sizes of a model that could be loaded.
@@ -51,6 +53,7 @@ def model_footprint(
         num_tree_slots: KV slots per sequence for the nodes of a draft tree.
         batch_invariant: as the target runs; its KV may be kept in another type then.
         parallel: the ranks that it is spread over; sizes are then those of the largest rank.
+        quantised: it may be a quantised checkpoint (sizes are those of its unquantised weights).
 
     Raises:
         ModelError: it cannot be found or read, is asked for more positions or layers than it has, or cannot be spread so.
@@ -63,7 +66,7 @@ def model_footprint(
     from dist_spec.models.packed import attention_for, kv_dtype, packed_copy_bytes
     from dist_spec.models.student import keep_layers
 
-    module = _shapes(model, trust_remote_code=trust_remote_code, progress=progress)
+    module = _shapes(model, trust_remote_code=trust_remote_code, quantised=quantised, progress=progress)
     check_module(module, name=model)
     if layers is not None:
         keep_layers(module, layers, name=model)
@@ -139,11 +142,9 @@ def head_footprint(
     )
 
 
-def _shapes(model: str, *, trust_remote_code: bool, progress: Callable[[str], None] | None) -> Any:
+def _shapes(model: str, *, trust_remote_code: bool, quantised: bool, progress: Callable[[str], None] | None) -> Any:
     """The model without its weights (on torch's "meta" device)."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
+    from dist_spec.models.large import empty_module
     from dist_spec.models.loading import check_config_file
     from dist_spec.models.random_models import build_random
     from dist_spec.models.source import resolve
@@ -151,21 +152,9 @@ def _shapes(model: str, *, trust_remote_code: bool, progress: Callable[[str], No
     source = resolve(model, progress=progress)
     if source.folder is None:
         return build_random(source.spec)
-    check_config_file(source.folder, trust_remote_code=trust_remote_code)
+    check_config_file(source.folder, trust_remote_code=trust_remote_code, quantised=quantised)
     check_weight_files(source.folder)
-    try:
-        config = AutoConfig.from_pretrained(source.folder, trust_remote_code=trust_remote_code, local_files_only=True)
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(
-                config, trust_remote_code=trust_remote_code, attn_implementation="eager"
-            )
-    except UnsupportedError:
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())
-        raise ModelError(
-            f"{model}: its config.json does not make a model: {text}", fix="give an intact folder"
-        ) from error
+    return empty_module(source.folder, name=model, trust_remote_code=trust_remote_code)
 
 
 def check_weight_files(folder: Path) -> None:

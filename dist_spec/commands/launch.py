@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dist_spec.commands.options import BindOption, ConfigArgument, SetOption, read_config
+from dist_spec.exits import quiet_torch
 
 
 def launch(
@@ -62,23 +63,27 @@ def launch(
     ] = 600.0,
 ) -> None:
     """Run one process of a start by torchrun, accelerate, deepspeed, srun or mpirun, as target or drafter."""
-    settings = read_config(config, sets)
-    from dist_spec.workers.launch_app import Launch, run_launch
+    quiet_torch()
+    from dist_spec.workers.elastic import not_again
 
-    asked: list[str] = []
-    if prompts:
-        overrides = [part for text in sets or () for part in ("--set", text)]
-        asked = ["--config", str(config), *overrides, *prompts]
-    code = run_launch(
-        settings,
-        Launch(
-            role=role,
-            layout=layout,
-            bind=bind,
-            connect=connect or (),
-            drafters=drafter or (),
-            prompts=asked,
-            meet_timeout_s=meet_timeout_s,
-        ),
-    )
+    with not_again():
+        settings = read_config(config, sets)
+        from dist_spec.workers.launch_app import Launch, run_launch
+
+        asked: list[str] = []
+        if prompts:
+            overrides = [part for text in sets or () for part in ("--set", text)]
+            asked = ["--config", str(config), *overrides, *prompts]
+        code = run_launch(
+            settings,
+            Launch(
+                role=role,
+                layout=layout,
+                bind=bind,
+                connect=connect or (),
+                drafters=drafter or (),
+                prompts=asked,
+                meet_timeout_s=meet_timeout_s,
+            ),
+        )
     raise typer.Exit(code)

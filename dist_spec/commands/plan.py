@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dist_spec.config import Config
-from dist_spec.topology import ProcessSpec, listen_address, plan_processes, split_address
+from dist_spec.topology import ProcessSpec, kept_alive, listen_address, plan_processes, split_address
 
 
 def run_plan(config: Config, *, config_path: str, address: str | None, output: str, sets: Sequence[str] = ()) -> None:
@@ -29,7 +29,7 @@ def run_plan(config: Config, *, config_path: str, address: str | None, output: s
     where = address or config.transport.bind
     if split_address(where)[1] == 0:
         where = listen_address(where)
-    specs = plan_processes(config, config_path=config_path, address=where, sets=sets)
+    specs = kept_alive(plan_processes(config, config_path=config_path, address=where, sets=sets))
     match output:
         case "shell":
             print("\n".join(shell_line(spec) for spec in specs))
@@ -54,16 +54,18 @@ def as_json(spec: ProcessSpec) -> dict[str, object]:
         "env": dict(spec.env),
         "cores": list(spec.cores),
         "restart": spec.restart,
+        "group": spec.group,
     }
 
 
 def _print_table(specs: Sequence[ProcessSpec], console: Console) -> None:
-    table = Table(title="processes", title_justify="left", show_lines=True)
+    caption = "under `dist-spec up`; a run that starts its own processes (generate, chat) ends with its target"
+    table = Table(title="processes", title_justify="left", show_lines=True, caption=caption, caption_justify="left")
     for heading in ("name", "cores", "threads", "when it ends"):
         table.add_column(heading, no_wrap=True)
     table.add_column("command", overflow="fold")
     for spec in specs:
         cores = ",".join(map(str, spec.cores)) or "any"
-        ending = "restart" if spec.restart else "end all"
+        ending = "end all" if not spec.restart else "restart" if spec.group is None else f"restart {spec.group} ranks"
         table.add_row(spec.name, cores, spec.env["OMP_NUM_THREADS"], ending, shlex.join(spec.argv))
     console.print(table)

@@ -56,7 +56,7 @@ _SETTINGS: Mapping[str, Mapping[str, str | None]] = {
 
 _INSTEAD: Mapping[str, str] = {
     "disable_by_batch_size": "leave it out: how much is verified is decided by its price at every step",
-    "quantization": "leave it out: drafters run in a dtype (drafters.0.dtype)",
+    "quantization": "write drafters.0.quantization: {method: ..., its options}",
     "tensor_parallel_size": "leave it out: a drafter has one device",
     "draft_tensor_parallel_size": "leave it out, or 1: a drafter has one device",
     "rejection_sample_method": "set verification.rule",

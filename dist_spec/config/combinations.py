@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from dist_spec.config.large import check_large
 from dist_spec.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def _check_drafters(config: Config) -> None:
             raise ConfigError(
                 f"drafters.{index}.layers: {list(layers)} do not ascend", fix="name each layer once, lowest first"
             )
+        if drafter.kind == "model":
+            check_large(drafter, place=f"drafters.{index}", target=config.target)
         if drafter.placement == "leader" and drafter.cores is not None:
             raise ConfigError(
                 f"drafters.{index}.cores: a drafter inside the leader runs on the target's cores",

@@ -19,11 +19,22 @@ DRAFTER_KINDS: dict[str, type[BaseModel]] = {
 
 NOT_YET_KEYS: Mapping[str, Sequence[str]] = {
     "sampling": ("grammar", "n", "best_of", "use_beam_search", "typical_p", "no_repeat_ngram_size"),
-    "target": ("quantization", "lora", "adapter"),
+    "target": ("lora", "adapter"),
     "transport": ("curve", "link"),
-    "drafter": ("quantization", "lora", "adapter"),
+    "drafter": ("lora", "adapter"),
 }  # fmt: skip
 """Keys that exist in the design or elsewhere, refused by name so that nobody hunts for a spelling mistake."""
+
+NEVER_KEYS: Mapping[str, Mapping[str, str]] = {
+    "target": {
+        "quantization": "the output must be the model's own, and quantised weights are another model's: only drafters may",
+        **dict.fromkeys(
+            ("device_map", "max_memory", "offload_folder"),
+            "the target is spread over devices by sharding (parallel.tp_size): only drafters may",
+        ),
+    },
+}
+"""Keys that drafters have and another section has not, with the reason."""
 
 NOT_YET_VALUES: Mapping[str, Sequence[str]] = {
     "rule": ("block", "traversal"),
@@ -90,6 +101,9 @@ def _describe(details: ErrorDetails) -> tuple[str, str]:
     match details["type"]:
         case "extra_forbidden":
             known = _known_keys(details)
+            reason = NEVER_KEYS.get(_section(details), {}).get(str(details["loc"][-1]))
+            if reason is not None:
+                return f"{place}: {reason}", f"remove {place}, or write it below a drafter of kind: model"
             near = suggest(str(details["loc"][-1]), known) or _elsewhere(str(details["loc"][-1]))
             hint = f"; did you mean {near!r}?" if near else ""
             return f"{place}: unknown key{hint}", f"known keys here: {', '.join(known)}"
@@ -152,6 +166,8 @@ def _path(details: ErrorDetails) -> Iterator[str]:
         if index == 2 and loc[0] == "drafters" and part in DRAFTER_KINDS:
             continue
         if index == 2 and loc[:2] == ("speculation", "budget"):
+            continue
+        if index == 4 and loc[0] == "drafters" and loc[3] == "device_map":
             continue
         yield str(part)
 

@@ -8,7 +8,18 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dist_spec.config.combinations import check_combinations
-from dist_spec.config.values import Budget, Cores, Count, Device, Dtype, Name, PerRequest, Seconds
+from dist_spec.config.values import (
+    Budget,
+    Cores,
+    Count,
+    Device,
+    DeviceMap,
+    Dtype,
+    MaxMemory,
+    Name,
+    PerRequest,
+    Seconds,
+)
 from dist_spec.errors import ConfigError
 
 DEFAULT_MODEL_LEN = 4096
@@ -70,6 +81,8 @@ class ModelDrafterConfig(_Settings):
     suits. `intersection`: draft with the tokens that both have, byte for byte. `text`: draft text and write it in the
     target's tokens (not under `rejection`). `same`: refuse a tokenizer that is not the target's.
     `layers` runs only these decoder layers of `model`, then its final norm and head (the target itself: early exit).
+    Large models: `device_map` (accelerate's) spreads the weights over devices, host memory and disk (`offload_folder`),
+    `max_memory` says how much of each they may take; `quantization` ({method: ..., its options}) is transformers'.
     `width` leaves are expanded per draft step and the best `num_children` guesses below each are published.
     `num_draft_tokens` caps the depth of the tree (default: 16 for drafts on demand; ahead of time the pace of drafting and
     verification caps it, at most 64).
@@ -90,11 +103,16 @@ class ModelDrafterConfig(_Settings):
     max_model_len: Count | None = None
     vocabulary: Literal["auto", "same", "intersection", "text"] = "auto"
     trust_remote_code: bool = False
+    device_map: DeviceMap | None = None
+    max_memory: MaxMemory | None = None
+    offload_folder: Annotated[str, Field(min_length=1)] | None = None
+    quantization: dict[str, Any] | None = None
     placement: ClassVar[Literal["process"]] = "process"
 
     def is_model_of(self, target: TargetConfig) -> bool:
         """Whether it computes what the target does, bit by bit where both run batch-invariant."""
-        return (self.model, self.dtype, self.layers) == (target.model, target.dtype, None)
+        whole = self.layers is None and self.device_map is None and self.quantization is None
+        return whole and (self.model, self.dtype) == (target.model, target.dtype)
 
 
 class HeadDrafterConfig(_Settings):

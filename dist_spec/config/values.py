@@ -11,6 +11,21 @@ Device: TypeAlias = Annotated[str, Field(pattern=r"^(cpu|cuda:\d+)$")]
 Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Cores: TypeAlias = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+DeviceMap: TypeAlias = Annotated[
+    Annotated[Literal["auto", "balanced", "sequential"], Tag("word")]
+    | Annotated[
+        dict[str, Annotated[str, Field(pattern=r"^(cpu|disk|cuda:\d+)$")]], Field(min_length=1), Tag("mapping")
+    ],
+    Discriminator(lambda value: "mapping" if isinstance(value, dict) else "word"),
+]
+"""Who lies where: chosen by accelerate, or module -> place."""
+MaxMemory: TypeAlias = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^(cpu|cuda:\d+)$")],
+        Annotated[str, Field(pattern=r"^\d+(\.\d+)?(GiB|MiB|KiB|GB|MB|KB)$")],
+    ],
+    Field(min_length=1),
+]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 

@@ -9,7 +9,7 @@ from dist_spec.core.counts import SessionCounts
 from dist_spec.core.features import FeatureStream
 from dist_spec.core.live import Live
 from dist_spec.core.membership import Membership
-from dist_spec.core.messages import Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping, Propose
+from dist_spec.core.messages import READ, Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping, Propose
 from dist_spec.core.mirrors import Mirrors
 from dist_spec.core.requests import Outgoing, Requests
 from dist_spec.core.vocabulary import refusal
@@ -62,6 +62,8 @@ class Conversation:
                 out += self._propose(peer, message, now=now)
             case Need():
                 out += self._need(peer, message)
+            case Close() if message.reason == READ:
+                self.requests.unread.read((message.request, message.generation), peer=peer)
             case Close():
                 live = self.requests.live.get((message.request, message.generation))
                 if live is not None and live.owner == peer:
@@ -179,6 +181,7 @@ class Conversation:
 
     def lost(self, peer: str) -> list[Outgoing]:
         """A peer is gone: nobody waits for it; a frontend's requests end with it."""
+        self.requests.unread.left(peer)
         if self.membership.leave(peer) is None:
             return []
         self.features.leave(peer)

@@ -17,11 +17,14 @@ from dist_spec.core.types import FloatArray, HalfArray, IntArray, Sampling
 PROTOCOL_VERSION = 3
 
 LastKind: TypeAlias = Literal["plain", "recovered", "bonus"]
-LinkState: TypeAlias = Literal["wanted", "offered", "refused", "broken"]
+LinkState: TypeAlias = Literal["wanted", "offered", "broken"]
 LinkCargo: TypeAlias = Literal["tensors", "messages"]
 
 NO_FLOOR = -65504.0
 """No price is known: every node is worth sending."""
+
+READ = "read"
+"""Reason of a `Close` from a frontend: it answers one from the leader, all of which it has read. It asks for nothing."""
 
 DRAINING = "draining"
 """Reason of a `Close` to a frontend: this target is ending. Its request may be told again, there or to the next one."""
@@ -156,7 +159,7 @@ class Close:
     """The request is over. `reason`: "stop", "length", "abort", DRAINING or "error: ...".
 
     For frontends: `stats` is a flat report; `length` is that of the whole text, prompt included, where it came to its
-    own end (else 0), so that whoever has less knows that something was lost.
+    own end (else 0), so that whoever has less knows that something was lost. They answer with one whose reason is READ.
     """
 
     request: str
@@ -221,8 +224,8 @@ class Link:
     sessions never see it.
 
     `state`: "wanted" (drafter -> leader, after each `Hello`; `carries` says for what: "tensors" or "messages" too),
-    "offered" (the answer: the two meet at `address`), "refused" (there will be none) or "broken" (either way; what went
-    over it goes over this one again). `reason` says why.
+    "offered" (the answer: the two meet at `address`) or "broken" (either way; what went over it goes over this one again;
+    `reason` says why).
     """
 
     state: LinkState

@@ -14,6 +14,7 @@ from dist_spec.core.live import Live
 from dist_spec.core.membership import Membership
 from dist_spec.core.messages import DRAINING, Close, Message, Open
 from dist_spec.core.scheduler import Scheduler
+from dist_spec.core.unread import Unread
 from dist_spec.errors import RequestError
 
 Outgoing: TypeAlias = tuple[str, Message]
@@ -27,6 +28,7 @@ class Requests:
         live: by (request, generation), in order of arrival.
         stats: figures of the whole leader, sent to frontends with the end of each request.
         draining: nothing new is taken in.
+        unread: ends that frontends were told of.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Requests:
         self.live: dict[tuple[str, int], Live] = {}
         self.stats: Callable[[], dict[str, float]] = dict
         self.draining = False
+        self.unread = Unread()
         self._closed: list[tuple[str, int]] = []
         self._ended = EndedRequests()
 
@@ -55,6 +58,7 @@ class Requests:
             return told
         out = [sent for live in same for sent in self.close(live.sequence.key, reason="abort")]
         if self.draining:
+            self.unread.told(key, peer=peer)
             return [*out, (peer, Close(request=key[0], generation=key[1], reason=DRAINING))]
         try:
             sequence = admissible(message, self.facts)
@@ -119,6 +123,7 @@ class Requests:
         if live.owner in self.membership.members:
             length = len(live.sequence.prefix) if live.sequence.finish_reason else 0
             goodbye = replace(goodbye, stats={**live.report(), **self.stats()}, length=length)
+            self.unread.told(key, peer=live.owner)
             out.append((live.owner, goodbye))
         self._ended.remember(live.sequence, owner=live.owner, close=goodbye)
         return out

@@ -24,6 +24,7 @@ from dist_spec.drafters.ngram import NgramDrafter
 from dist_spec.drafters.scripted import RankLaw, ScriptedDrafter
 from dist_spec.drafters.suffix import SuffixDrafter
 from dist_spec.errors import ConfigError
+from dist_spec.models.placement import Placement
 
 if TYPE_CHECKING:
     from dist_spec.models.tokenizer import Tokenizer
@@ -100,11 +101,15 @@ def _model(
     config: ModelDrafterConfig, *, settings: ModelDrafterSettings, tokenizer: Callable[[], Tokenizer] | None
 ) -> BuiltDrafter:
     from dist_spec.drafters.build_model import model_drafter
-    from dist_spec.models.loading import load_model
+    from dist_spec.models.large import load_large
     from dist_spec.models.student import early_exit
 
-    loaded = load_model(
-        config.model, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code
+    loaded = load_large(
+        config.model,
+        placement=placement_of(config),
+        dtype=config.dtype,
+        device=config.device,
+        trust_remote_code=config.trust_remote_code,
     )
     if config.layers is not None:
         loaded = early_exit(loaded, config.layers)
@@ -112,6 +117,16 @@ def _model(
     spoken = made.tokenizer
     return BuiltDrafter(
         drafter=made.drafter, vocabulary=spoken.vocabulary_hashes(), tokens=spoken.token_map, note=made.note
+    )
+
+
+def placement_of(config: ModelDrafterConfig) -> Placement:
+    """How a model drafter's weights are to be kept."""
+    return Placement(
+        device_map=config.device_map,
+        max_memory=config.max_memory,
+        offload_folder=config.offload_folder,
+        quantization=config.quantization,
     )
 
 

@@ -104,20 +104,21 @@ def attend_padded(
     groups = heads // kv_heads
     if "keys" not in step.scratch:
         _pad(step)
-    keys = pool[step.scratch["keys"]]  # (sequences, longest, 2, kv_heads, dim)
-    asked = query[step.scratch["queries"]]  # (sequences, most, heads, dim)
+    place = pool.device
+    keys = pool[step.on(place, "keys", step.scratch["keys"])]  # (sequences, longest, 2, kv_heads, dim)
+    asked = query[step.on(place, "queries", step.scratch["queries"])]  # (sequences, most, heads, dim)
     number, most = asked.shape[:2]
     asked = asked.view(number, most, kv_heads, groups, dim).permute(0, 2, 3, 1, 4).reshape(number, kv_heads, -1, dim)
     out = _core(
         asked,
         keys[:, :, 0].transpose(1, 2),
         keys[:, :, 1].transpose(1, 2),
-        _padded_bias(step, window, groups=groups, dtype=query.dtype),
+        step.on(place, ("bias", window), _padded_bias(step, window, groups=groups, dtype=query.dtype)),
         scale=scale,
         softcap=softcap,
     )
     out = out.reshape(number, kv_heads, groups, most, dim).permute(0, 3, 1, 2, 4).reshape(number * most, heads, dim)
-    return out[step.scratch["back"]]
+    return out[step.on(place, "back", step.scratch["back"])]
 
 
 def _region(pool: torch.Tensor, segment: Segment) -> torch.Tensor:

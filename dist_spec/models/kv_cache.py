@@ -17,25 +17,53 @@ from dist_spec.errors import ModelError
 
 
 class PagedKVCache:
-    """`storage`: (num_layers, num_slots, 2, kv_heads, head_dim); index 0 of the third axis is K, 1 is V."""
+    """A pool (num_slots, 2, kv_heads, head_dim) for each layer, on the device where that layer computes; index 0 of the
+    second axis is K, 1 is V. Layers on one device lie in one tensor, (layers there, num_slots, 2, kv_heads, head_dim).
 
-    def __init__(self, config: Any, *, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        heads, dim = kv_shape(config)
-        self.num_slots = num_slots
-        # Zeros, not empty: masked slots are still multiplied by a weight of zero, and 0 * NaN is NaN. (On CPU the
-        # operating system hands out zero pages at first touch, so unused slots cost nothing.)
-        try:
-            self.storage = torch.zeros((config.num_hidden_layers, num_slots, 2, heads, dim), dtype=dtype, device=device)
-        except RuntimeError as error:
-            wanted = num_slots * bytes_per_token(config, dtype) / 1e9
-            raise ModelError(
-                f"no {wanted:.1f} GB on {device} for the KV cache", fix="fewer blocks or sequences"
-            ) from error
-        self.layers = list(self.storage.unbind(0))
+    Args:
+        device: where steps begin; all layers compute there unless `layer_devices` has one for each.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        num_slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        layer_devices: Sequence[torch.device] | None = None,
+    ) -> None:
+        self.num_slots, self.device = num_slots, device
+        places = list(layer_devices or [device] * int(config.num_hidden_layers))
+        self._stores = {
+            place: _pool(config, places.count(place), num_slots=num_slots, dtype=dtype, device=place)
+            for place in dict.fromkeys(places)
+        }
+        numbers = [places[:layer].count(place) for layer, place in enumerate(places)]
+        self.layers = [self._stores[place][number] for place, number in zip(places, numbers, strict=True)]
+
+    @property
+    def storage(self) -> torch.Tensor:
+        """All layers in one tensor. Only where one device has them all."""
+        (store,) = self._stores.values()
+        return store
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy slots `source` onto slots `target` ((n,) int64 each) in every layer; all are read before any is written."""
-        self.storage.index_copy_(1, target, self.storage.index_select(1, source))
+        for place, store in self._stores.items():
+            store.index_copy_(1, target.to(place), store.index_select(1, source.to(place)))
+
+
+def _pool(config: Any, layers: int, *, num_slots: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """ModelError: the device has no room for it."""
+    heads, dim = kv_shape(config)
+    try:
+        # Zeros, not empty: masked slots are still multiplied by a weight of zero, and 0 * NaN is NaN. (On CPU the
+        # operating system hands out zero pages at first touch, so unused slots cost nothing.)
+        return torch.zeros((layers, num_slots, 2, heads, dim), dtype=dtype, device=device)
+    except RuntimeError as error:
+        wanted = num_slots * layers * 2 * heads * dim * dtype.itemsize / 1e9
+        raise ModelError(f"no {wanted:.1f} GB on {device} for the KV cache", fix="fewer blocks or sequences") from error
 
 
 def kv_shape(config: Any) -> tuple[int, int]:

@@ -50,6 +50,8 @@ class LoadedModel:
         model: a transformers `...ForCausalLM` module.
         config: its (text) config, of the whole model.
         shard: the part of it that is here; None: all of it.
+        layer_devices: where each decoder layer computes; None: on `device`.
+        stock_only: its weights can be run by transformers' own forward alone (hooks move them, or they are quantised).
     """
 
     name: str
@@ -59,6 +61,8 @@ class LoadedModel:
     device: torch.device
     cache_dir: str | Path | None = None
     shard: Shard | None = None
+    layer_devices: tuple[torch.device, ...] | None = None
+    stock_only: bool = False
     lean: Any = None
     """The lean stack that the runners of this model share (`dist_spec.models.packed` fills it in)."""
 
@@ -133,19 +137,20 @@ def load_model(
     )
 
 
-def check_config_file(folder: Path, *, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Read config.json and refuse, without loading any weight, what its keys already rule out."""
+def check_config_file(folder: Path, *, trust_remote_code: bool = False, quantised: bool = False) -> dict[str, Any]:
+    """Read config.json and refuse, without loading any weight, what its keys already rule out; `quantised` checkpoints
+    are left to transformers."""
     try:
         config: Any = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {folder / 'config.json'}: {error}", fix="give an intact model folder") from error
     if not isinstance(config, dict):
         raise ModelError(f"{folder / 'config.json'} holds no settings", fix="give an intact model folder")
-    quantised = config.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
+    stored = config.get("quantization_config")
+    if stored and not quantised:
+        method = stored.get("quant_method", "unknown") if isinstance(stored, dict) else stored
         raise UnsupportedError(
-            f"{folder} is a quantised checkpoint ({method}); FP8, GPTQ, AWQ and the like are not supported",
+            f"{folder} is a quantised checkpoint ({method}); FP8, GPTQ, AWQ and the like are for drafters only",
             fix="use an unquantised checkpoint in float32, bfloat16 or float16",
         )
     kind = config.get("model_type", "unknown")

@@ -83,12 +83,18 @@ class PackedModel:
             loaded.local_config, device=loaded.device, batch_invariant=batch_invariant
         )
         self.kv_dtype = kv_dtype(self.attention, loaded.dtype)
-        self.cache = PagedKVCache(loaded.local_config, num_slots=num_slots, dtype=self.kv_dtype, device=loaded.device)
+        self.cache = PagedKVCache(
+            loaded.local_config,
+            num_slots=num_slots,
+            dtype=self.kv_dtype,
+            device=loaded.device,
+            layer_devices=loaded.layer_devices,
+        )
         self._attend: Attend = ATTENTION[self.attention]
         self.capture: tuple[int, ...] = ()
         self.captured: list[torch.Tensor] = []
         with torch.inference_mode():
-            if lean and loaded.lean is None and loaded.shard is None:
+            if lean and loaded.lean is None and loaded.shard is None and not loaded.stock_only:
                 small = loaded.num_parameters * loaded.dtype.itemsize <= _PACK_UP_TO_BYTES
                 loaded.lean = build_lean(loaded.model, pack=small)
             self._lean: LeanStack | None = loaded.lean if lean else None

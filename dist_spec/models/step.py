@@ -138,7 +138,17 @@ class Step:
         if self.write_start is not None:
             pool[self.write_start : self.write_start + self.num_tokens].copy_(kv[: self.num_tokens])
         else:
-            pool.index_copy_(0, self.write_index, kv[: self.num_tokens].to(pool.dtype))
+            index = self.on(pool.device, "write", self.write_index)
+            pool.index_copy_(0, index, kv[: self.num_tokens].to(pool.dtype))
+
+    def on(self, device: torch.device, name: object, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor` on a layer's device: itself where it lies there, else a copy, made once per step under `name`."""
+        if tensor.device == device:
+            return tensor
+        key = ("on", device, name)
+        if key not in self.scratch:
+            self.scratch[key] = tensor.to(device, non_blocking=True)
+        return self.scratch[key]
 
     def bias(self, number: int, *, window: int | None, groups: int, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive mask of segment `number`, (groups * count, length), group-major; None = sees everything."""
@@ -172,7 +182,7 @@ def make_step(
     rows = max(count, min_rows)
     packed = np.zeros((2, rows), dtype=np.int64)
     packed[0, :count], packed[1, :count] = tokens, positions
-    device = cache.storage.device
+    device = cache.device
     on_device = torch.from_numpy(packed).to(device, non_blocking=True)
     write = segments[0].write_slots if len(segments) == 1 else np.concatenate([s.write_slots for s in segments])
     in_one_piece = len(write) == 1 or bool((np.diff(write) == 1).all())

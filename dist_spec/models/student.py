@@ -28,6 +28,11 @@ def early_exit(loaded: LoadedModel, layers: Sequence[int]) -> LoadedModel:
         ModelError: the model has no layer of one of these numbers, or they do not ascend.
         UnsupportedError: see `keep_layers`.
     """
+    if loaded.stock_only:
+        raise UnsupportedError(
+            f"{loaded.name} is quantised: its layers cannot be dropped",
+            fix="remove `layers`, or use another checkpoint",
+        )
     keep_layers(loaded.model, layers, name=loaded.name)
     loaded.lean = None
     return loaded

@@ -15,7 +15,20 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dist_spec.core.attachment import Attachment
-from dist_spec.core.messages import DRAINING, NO_FLOOR, Bye, Close, Commit, Forget, Hello, Message, Need, Open, Ping
+from dist_spec.core.messages import (
+    DRAINING,
+    NO_FLOOR,
+    READ,
+    Bye,
+    Close,
+    Commit,
+    Forget,
+    Hello,
+    Message,
+    Need,
+    Open,
+    Ping,
+)
 from dist_spec.core.prefix import Prefix
 from dist_spec.core.types import Sampling
 from dist_spec.core.vocabulary import first_difference
@@ -261,6 +274,8 @@ class Client:
         stream = self.streams.get((message.request, message.generation))
         if stream is None:
             return []
+        if message.reason == DRAINING:
+            self._read(message)
         if message.reason == DRAINING and stream.aborted:
             message = replace(message, reason="abort")
         elif message.reason == DRAINING:
@@ -273,10 +288,15 @@ class Client:
         if len(stream.prefix) < message.length:
             self.transport.send(LEADER, stream.opening())  # a commit was lost: the end is told again with it
             return []
+        self._read(message)
         del self.streams[message.request, message.generation]
         stream.reason, stream.stats, stream.closed_s = message.reason, dict(message.stats), now
         self.last_stats = stream.stats or self.last_stats
         return [(stream, 0)]
+
+    def _read(self, close: Close) -> None:
+        """Whoever ended the request need not stay for our sake."""
+        self.transport.send(LEADER, Close(request=close.request, generation=close.generation, reason=READ))
 
     def _refusal(self, bye: Bye) -> TransportError | TokenizerMismatchError:
         difference = first_difference(bye, self._tokens)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 
 import zmq
 
 from dist_spec.errors import TransportError
+from dist_spec.topology import is_loopback
 
 _BIND_FIX = 'use "tcp://127.0.0.1:PORT"; port 0 takes a free one'
 
@@ -68,14 +68,6 @@ def _host(address: str, *, any_port: bool) -> str | None:
     free = port in ("0", "*")
     valid = any_port if free else port.isdecimal() and int(port) < 65536
     return host if scheme == "tcp" and host and valid else None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this host can reach it (nothing is looked up)."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host in ("localhost", "lo")
 
 
 def bind_error(address: str, error: zmq.ZMQError) -> TransportError:

@@ -15,12 +15,12 @@ from dataclasses import replace
 from time import monotonic
 
 from dist_spec.core.feature_inbox import features_of
-from dist_spec.core.messages import Commit, Features, Hello, Link, LinkCargo, Message, Propose, no_rows
+from dist_spec.core.messages import Bye, Commit, Features, Hello, Link, LinkCargo, Message, Propose, no_rows
 from dist_spec.transports.base import LEADER, Received
 from dist_spec.transports.collective import CollectiveLeader, CollectivePeer
 from dist_spec.transports.halves import host_rows
 from dist_spec.transports.lane import LEFT
-from dist_spec.transports.lanes import Lanes
+from dist_spec.transports.lanes import MAX_GUESTS, Lanes
 from dist_spec.transports.pair import TensorBackend, backend_for
 from dist_spec.transports.reunion import Reunion
 from dist_spec.transports.zmq import ZmqLeader, ZmqPeer
@@ -56,7 +56,7 @@ class ComposedLeader:
         self.address = zmq.address
         self.ledger = zmq.ledger
         self.keeps_tensors = backend_for(device) == "nccl"
-        self._cargo: dict[str, LinkCargo] = {}
+        self._cargo: dict[str, LinkCargo] = {}  # by peer, those that asked last at the end
         self._collective = CollectiveLeader(
             f"{_host(zmq.address)}:0",
             device=device,
@@ -108,12 +108,20 @@ class ComposedLeader:
         for peer, message in arrived:
             if not isinstance(message, Link):
                 rest.append((peer, message))
+                if isinstance(message, Bye):
+                    self._cargo.pop(peer, None)
             elif message.state == "wanted":
-                self._cargo[peer] = message.carries
+                self._wanted(peer, message.carries)
                 self._zmq.send(peer, Link(state="offered", address=self._collective.address))
             elif message.state == "broken":
                 _give_up(self._collective.lanes, peer, message.reason)
         return rest
+
+    def _wanted(self, peer: str, carries: LinkCargo) -> None:
+        self._cargo.pop(peer, None)
+        self._cargo[peer] = carries
+        while len(self._cargo) > 2 * MAX_GUESTS:  # those that died, and came under ever new names
+            del self._cargo[next(iter(self._cargo))]
 
     def close(self) -> None:
         """Let the last messages leave, for a short while, and free the address."""
@@ -195,8 +203,6 @@ class ComposedPeer:
                 rest.append((peer, message))
             elif message.state == "offered":
                 self._knock(message.address)
-            elif message.state == "refused":
-                _log.warning("no tensor link: the leader refused it: %s", message.reason)
             elif message.state == "broken" and self._collective is not None:
                 _give_up(self._collective.lanes, LEADER, message.reason)
         return rest

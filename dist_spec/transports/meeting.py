@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from dist_spec.errors import TransportError
-from dist_spec.transports.address import is_loopback
+from dist_spec.topology import is_loopback
 from dist_spec.transports.pair import Pair, TensorBackend
 
 _FOR_EVER = timedelta(days=365)

@@ -20,8 +20,9 @@ import torch.distributed as dist
 
 from dist_spec.errors import ConfigError, TransportError
 from dist_spec.models.parallel.group import host_store
+from dist_spec.topology import is_loopback
 from dist_spec.workers.end_bell import EndBell
-from dist_spec.workers.role import Role, World, is_loopback_name
+from dist_spec.workers.role import Role, World
 
 _PREFIX = "dist_spec"
 _LEADER, _TOKEN = "leader", "token"
@@ -180,7 +181,7 @@ def own_address(role: Role, *, environ: Mapping[str, str], timeout_s: float) -> 
     host, deadline = world.master[0], monotonic() + timeout_s
     while (found := _source_address(host)) is None and monotonic() < deadline:
         sleep(_RETRY_S)
-    if found is not None and is_loopback_name(found) and not is_loopback_name(host):
+    if found is not None and is_loopback(found) and not is_loopback(host):
         found = _source_address("192.0.2.1")  # the host's name means loopback here: the way to anywhere (sends nothing)
     if found is None:
         raise ConfigError(

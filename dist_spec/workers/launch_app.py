@@ -13,12 +13,13 @@ from dist_spec.topology import (
     assign_cores,
     available_cores,
     connect_address,
+    is_loopback,
     listen_address,
     split_address,
     target_names,
 )
 from dist_spec.workers.prompt_run import PromptRun
-from dist_spec.workers.role import Role, is_loopback_name, role_of
+from dist_spec.workers.role import Role, role_of
 from dist_spec.workers.signals import StopFlag
 
 MEET_TIMEOUT_S = 600.0
@@ -84,10 +85,10 @@ def leader_addresses(bind: str, *, host: str, shared: bool) -> tuple[str, str]:
     """
     where, port = split_address(bind)
     name = f"[{host}]" if ":" in host else host
-    if shared and is_loopback_name(where) and not is_loopback_name(host):
+    if shared and is_loopback(where) and not is_loopback(host):
         bind = f"tcp://{name}:{port}"
     bind = listen_address(bind)
-    if where in _EVERYWHERE and not is_loopback_name(host):
+    if where in _EVERYWHERE and not is_loopback(host):
         return bind, f"tcp://{name}:{split_address(bind)[1]}"
     return bind, connect_address(bind)
 
@@ -175,7 +176,7 @@ def _draft(config: Config, launch: Launch, *, role: Role, name: str, environ: Ma
 
 
 def _check_plaintext(config: Config, host: str) -> None:
-    if not is_loopback_name(host) and not config.transport.allow_plaintext:
+    if not is_loopback(host) and not config.transport.allow_plaintext:
         raise ConfigError(
             f"the processes are on several hosts (this one is {host}), and what they say to each other is neither "
             "encrypted nor signed",

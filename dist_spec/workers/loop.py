@@ -47,6 +47,18 @@ def run_target_loop(
     worker.give_back(now=monotonic())
 
 
+def await_readers(worker: TargetWorker, *, patience_s: float, clock: Callable[[], float] = monotonic) -> bool:
+    """After the loop: until all frontends have read how their requests ended, for ZeroMQ drops what nobody has read by the
+    time that a connection ends; whether they have within `patience_s`."""
+    until_s = clock() + patience_s
+    while worker.session.requests.unread.peers:
+        left_s = until_s - clock()
+        if left_s <= 0:
+            return False
+        worker.receive(clock=clock, timeout_s=min(left_s, _IDLE_S))
+    return True
+
+
 def _pause(worker: TargetWorker, plan: Wait | None, *, timeline: Timeline) -> None:
     """Nothing to verify: wait for a message, but not beyond the wait's own deadline."""
     now = timeline.enter("idle" if plan is None else f"wait_{plan.cause}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from dist_spec.errors import ConfigError
+from dist_spec.topology import is_loopback
 
 RoleName: TypeAlias = Literal["target", "drafter"]
 ROLES: tuple[RoleName, ...] = ("target", "drafter")
@@ -89,7 +90,7 @@ def world_of(environ: Mapping[str, str], *, required: bool = True) -> World:
     elif nodes is not None:
         one_host = nodes == 1
     else:
-        one_host = size == 1 or (master is not None and is_loopback_name(master[0]))
+        one_host = size == 1 or (master is not None and is_loopback(master[0]))
     agent_store = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return World(rank=rank, size=size, one_host=one_host, master=master, agent_store=agent_store)
 
@@ -150,11 +151,6 @@ def parse_layout(layout: str, *, size: int) -> list[tuple[RoleName, int]]:
             fix=f"start {fixed} processes, or give a layout of {size}",
         )
     return [(cast(RoleName, name), size - fixed if count == "*" else int(count)) for name, _, count in parts]
-
-
-def is_loopback_name(host: str) -> bool:
-    """Whether the name itself says so (nothing is looked up)."""
-    return host == "localhost" or host.startswith("127.") or host.strip("[]") == "::1"
 
 
 def _check_sources(named: str, *, role: str | None, layout: str | None) -> None:

@@ -61,6 +61,8 @@ class SharedDraft:
         self._log = log
         self._step_s = step_s
         self._next_tick_s = 0.0
+        self._busy_s = dict.fromkeys((one.address for one in targets), 0.0)
+        """By target, seconds of the draft steps that had leaves of its requests."""
 
     def run(self, *, stopping: Callable[[], bool]) -> None:
         """Draft until `stopping()`, or until no target is left that has not refused this drafter."""
@@ -86,7 +88,7 @@ class SharedDraft:
         if now < self._next_tick_s:
             return
         for one in self.targets:
-            one.worker.tick(now=now, busy_s=self._timeline.totals.get("draft", 0.0))
+            one.worker.tick(now=now, busy_s=self._busy_s[one.address])
         self._next_tick_s = now + min(one.worker.attachment.heartbeat_s for one in self.targets) / 2
 
     def _part(self) -> None:
@@ -106,7 +108,9 @@ class SharedDraft:
                 sleep(self._step_s)
             self._expand(batches, now=now)
             drafted |= {one.address: one.worker for one, _ in batches}
-            now = self._timeline.enter("draft")
+            began, now = now, self._timeline.enter("draft")
+            for one, _ in batches:
+                self._busy_s[one.address] += now - began
             if now - started > _BURST_S:
                 break
             batches = self._begin(now)

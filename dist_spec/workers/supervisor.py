@@ -74,11 +74,18 @@ class _Child:
         cores = ",".join(map(str, self.spec.cores)) or "-"
         argv = [sys.executable, "-I", "-S", _LEASH, str(os.getpid()), cores, *self.spec.argv]
         env = {**os.environ, "PYTHONUNBUFFERED": "1", **thread_env(max(1, len(self.spec.cores))), **self.spec.env}
+        held = () if self.spec.listens is None else (self.spec.listens.fd,)
         log: IO[bytes]
         with self.log_path.open("ab") as log:
             try:
                 self.process = subprocess.Popen(
-                    argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    argv,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=held,
                 )
             except OSError as error:
                 raise WorkerError(f"cannot start {self.spec.name}: {error.strerror or error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from dist_spec.config import Config
@@ -15,7 +15,7 @@ from dist_spec.telemetry.timeline import Timeline
 from dist_spec.transports.base import LEADER
 from dist_spec.transports.build import build_leader, keeps_tensors
 from dist_spec.workers.files import ProcessFiles
-from dist_spec.workers.loop import run_target_loop
+from dist_spec.workers.loop import await_readers, run_target_loop
 from dist_spec.workers.model_backend import ModelBackend
 from dist_spec.workers.report import PER_STEP
 from dist_spec.workers.signals import StopFlag
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dist_spec.models.parallel.group import TpGroup
     from dist_spec.models.parallel.place import TpPlace
 
-_LAST_WORDS_S = 0.5
-"""Between the last messages and the end of the connection: ZeroMQ drops at the other end what nobody has read by then."""
+_LAST_WORDS_S = 2.0
+"""How long frontends are given to read the last messages: one may be dead, or busy elsewhere."""
 
 
 def run_target(
@@ -88,8 +88,8 @@ def _serve(
             drain_s=config.target.drain_s,
         )
         target.runner.close()
-        if not hurried():
-            sleep(_LAST_WORDS_S)
+        if not hurried() and not await_readers(worker, patience_s=_LAST_WORDS_S):
+            log.info("not every frontend has said that it read the end of its requests")
     finally:
         transport.close()
         files.save()

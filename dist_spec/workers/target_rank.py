@@ -3,25 +3,26 @@ launchers and drafters."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dist_spec.config import Config
 from dist_spec.errors import ConfigError
 from dist_spec.models.parallel.place import TpPlace
-from dist_spec.topology import split_address
-from dist_spec.transports.address import is_loopback
+from dist_spec.topology import is_loopback, split_address
 from dist_spec.workers.target_app import run_target
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
 
-def run_rank(config: Config, *, bind: str, rank: int = 0, store: str | None = None) -> int:
+def run_rank(config: Config, *, bind: str, rank: int = 0, store: str | None = None, store_fd: int | None = None) -> int:
     """Run one of the target's processes on this machine, as `dist-spec up` starts them; returns its exit code.
 
     Args:
         bind: where the leader (rank 0) listens for messages.
         store: where the ranks meet, "tcp://host:port"; rank 0 hosts it.
+        store_fd: a socket of rank 0 that listens there already.
 
     Raises:
         ConfigError: there is no such rank, or the leader cannot or may not listen there.
@@ -49,6 +50,7 @@ def run_rank(config: Config, *, bind: str, rank: int = 0, store: str | None = No
         )
     place = _place(config, rank, index=rank, where=where, hosts_store=rank == 0)
     if rank == 0:
+        place = replace(place, store_fd=store_fd)
         run_target(config, bind=bind, place=place)
         return 0
     from dist_spec.workers.follower_app import run_follower

@@ -7,14 +7,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
 from dist_spec.config import Config
 from dist_spec.errors import BadInputError, DistSpecError, WorkerError
+from dist_spec.held_port import HeldPort
 from dist_spec.telemetry.trace import collect, remove_parts
-from dist_spec.topology import TARGET, ProcessSpec, listen_address, plan_processes
+from dist_spec.topology import TARGET, ProcessSpec, kept_alive, listen_address, plan_processes
 from dist_spec.workers.files import check_files
 from dist_spec.workers.signals import StopFlag
 from dist_spec.workers.supervisor import Supervisor
@@ -35,7 +35,8 @@ def local_processes(config: Config, *, folder: Path, bind: str) -> tuple[str, li
     address = listen_address(bind)
     path = folder / "config.yaml"
     path.write_text(config.to_yaml())
-    return address, plan_processes(config, config_path=str(path), address=address)
+    store = HeldPort() if config.parallel.tp_size > 1 else None  # the leader comes, and may come again, much later
+    return address, plan_processes(config, config_path=str(path), address=address, store=store)
 
 
 def run_up(config: Config, *, bind: str, stopping: Callable[[], bool] | None = None) -> None:
@@ -54,8 +55,7 @@ def run_up(config: Config, *, bind: str, stopping: Callable[[], bool] | None = N
         folder = Path(name)
         address, specs = local_processes(config, folder=folder, bind=bind)
         log_dir = Path(config.telemetry.log_dir) if config.telemetry.log_dir else folder
-        specs = [replace(spec, restart=True) for spec in specs]
-        with Supervisor(specs, log_dir=log_dir) as supervisor:
+        with Supervisor(kept_alive(specs), log_dir=log_dir) as supervisor:
             print(
                 f"target at {address}, {len(config.process_drafters)} drafter(s); Ctrl-C ends everything",
                 file=sys.stderr,

@@ -15,7 +15,7 @@ import torch
 
 from dist_spec.core.feature_inbox import features_of
 from dist_spec.core.law import DraftLaw
-from dist_spec.core.messages import Commit, Features, Ping, Propose
+from dist_spec.core.messages import Bye, Commit, Features, Link, Ping, Propose
 from dist_spec.errors import TransportError
 from dist_spec.transports.base import LEADER
 from dist_spec.transports.collective import CollectiveLeader, CollectivePeer
@@ -252,6 +252,19 @@ def test_a_leader_without_lanes_is_enough(stack: ExitStack) -> None:
     peer.send(LEADER, dense(1))
     received: list = []
     wait_for(lambda: received.extend(plain.receive(0.01)) or (peer.receive(0.0) == [] and len(received) == 3))
+
+
+def test_what_a_peer_wanted_is_forgotten_when_it_leaves(ends: Ends) -> None:
+    """Or when many others have asked since: who dies says no farewell."""
+    assert isinstance(ends.leader, ComposedLeader)
+    cargo = ends.leader._cargo
+    assert cargo == {"d0": "tensors"}
+    ends.peer.send(LEADER, Bye(reason="leaving"))
+    wait_for(lambda: ends.turn() and not cargo)
+    for number in range(1000):
+        ends.leader._settled([(f"x{number}", Link(state="wanted", carries="messages"))])
+    assert cargo.pop("x999") == "messages"
+    assert len(cargo) < 200
 
 
 def test_a_store_that_others_can_reach_needs_consent() -> None:

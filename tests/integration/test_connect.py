@@ -128,8 +128,8 @@ def test_sigterm_lets_running_requests_end_and_the_next_target_take_the_others(u
     until(lambda: len(running[0].tokens) > 30, [connection])
     late = connection.client.open(f"{connection.tag}late", prompt=prompts_of(2)[1], sampling=samplings(2)[1])
     until(lambda: running[0].reason, [connection])
-    # By the one that it began with (or told by the next, had this one's last word been lost).
-    assert running[0].stats.get("committed", NUM_TOKENS) == NUM_TOKENS
+    # By the one that it began with, which stayed until that was read: the next one would have had nothing to commit.
+    assert running[0].stats["committed"] == NUM_TOKENS
     until(lambda: not connection.client.streams, [connection])
     assert texts([*running, late]) == plain_texts(2)
     assert up.pid_of("target") != target
@@ -161,6 +161,18 @@ def test_an_llm_asks_a_running_target(up: Up) -> None:
     assert [list(one) for one in found] == [stream.tokens for stream in plain]
 
 
+def test_chat_talks_with_a_running_target(up: Up) -> None:
+    """Whose texts `generate` gets too; it starts no process and ends none."""
+    long = ("--max-tokens", "24", "--set", "sampling.ignore_eos=true")
+    asked = ("--connect", up.address, "--config", up.settings, *long)
+    done = run("chat", *asked, stdin="some words\n/stats\n")
+    assert done.returncode == 0, done.stderr
+    assert "so far: 24 tokens in 1 answers" in done.stderr
+    assert "drafted and accepted" in done.stderr
+    assert done.stdout == run("generate", "some words", *asked).stdout
+    assert up.pid_of("target") is not None
+
+
 def test_up_lets_running_requests_end_on_sigterm(up: Up) -> None:
     """The last test of these: it ends them all."""
     connection = connected(up)
@@ -177,3 +189,5 @@ def test_nobody_there_is_told_after_the_wait() -> None:
     done = run("generate", "x", "--connect", free_address(), "--target", TARGET, "--wait-s", "1")
     assert done.returncode == 2
     assert "no target answers at tcp://127.0.0.1" in done.stderr
+    done = run("chat", "--connect", free_address(), "--target", TARGET, "--wait-s", "1", stdin="x\n")
+    assert (done.returncode, "no target answers at tcp://127.0.0.1" in done.stderr) == (2, True)

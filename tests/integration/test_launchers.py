@@ -287,3 +287,12 @@ def test_a_wrong_start_ends_at_once_with_a_way_out(starter: Starter, arguments: 
 def address_of(config: str) -> str:
     """Of the configuration file's `transport.bind`."""
     return str(yaml.safe_load(Path(config).read_text())["transport"]["bind"])
+
+
+def test_torchrun_does_not_try_again_what_is_misconfigured(starter: Starter) -> None:
+    config = starter.config(settings() | {"targte": {}})
+    words = ("torchrun", "--standalone", "--max-restarts", "50", "-m", "dist_spec", "launch", config)
+    job = starter.start(*words, "--role", "drafter", "--connect", "tcp://127.0.0.1:9")
+    starter.wait(job, code=1)
+    assert starter.log().count("error: ") == 1, starter.log()
+    assert "targte" in starter.log()

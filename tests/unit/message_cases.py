@@ -208,7 +208,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     features(),
     st.builds(
         Link,
-        state=st.sampled_from(["wanted", "offered", "refused", "broken"]),
+        state=st.sampled_from(["wanted", "offered", "broken"]),
         carries=st.sampled_from(["tensors", "messages"]),
         address=st.text(max_size=64),
         reason=st.text(max_size=64),

@@ -155,11 +155,22 @@ def test_plan_hands_on_what_it_was_given(dist_spec: Run, config: Path) -> None:
     outcome = dist_spec("plan", config, "--bind", address, "--set", setting, "--output", "json")
     assert outcome.code == 0
     target, drafter = json.loads(outcome.out)
-    assert (target["name"], drafter["name"], target["restart"], drafter["restart"]) == ("target", "ngram0", False, True)
+    assert (target["name"], drafter["name"], target["restart"], drafter["restart"]) == ("target", "ngram0", True, True)
     assert target["argv"][3:] == ["target", str(config), "--bind", address, "--set", setting]
     assert drafter["argv"][3:] == ["draft", str(config), "--name", "ngram0", "--connect", address, "--set", setting]
     assert target["argv"][0] == sys.executable
     assert set(target["cores"]) <= os.sched_getaffinity(0)
+
+
+def test_plan_says_what_happens_when_a_process_ends(dist_spec: Run, config: Path) -> None:
+    """As `up` does it: nothing there ends all."""
+    ranks = ("--set", "parallel.tp_size=2", "--set", "target.device=cpu")
+    outcome = dist_spec("plan", config, *ranks, "--output", "json")
+    assert all(one["restart"] for one in json.loads(outcome.out))
+    assert [one["group"] for one in json.loads(outcome.out)] == ["target", "target", None]
+    table = dist_spec("plan", config, *ranks).out
+    assert table.count("restart target ranks") == 2
+    assert "end all" not in table
 
 
 def test_plan_gives_addresses_that_work(dist_spec: Run, config: Path) -> None:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dist_spec.core.messages import DRAINING, Close, Commit, Hello, Open
+from dist_spec.core.messages import DRAINING, READ, Bye, Close, Commit, Hello, Open
 from dist_spec.core.plan import Plan
 from dist_spec.core.types import Sampling
+from dist_spec.server.client import Client
 from dist_spec.sim.build import build_target
 from dist_spec.sim.scenario import Scenario, truths_of
 from dist_spec.transports.inproc import InprocHub
 from dist_spec.workers.drain import Drain
+from dist_spec.workers.loop import await_readers
 from dist_spec.workers.record import Recorder
 from dist_spec.workers.replay import replay
 from dist_spec.workers.signals import StopFlag
@@ -124,3 +126,54 @@ def test_sigterm_asks_and_sigint_or_asking_twice_hurries(
     for number in numbers:
         os.kill(os.getpid(), number)
     assert (stop(), stop.hurried()) == (True, hurried)
+
+
+def test_the_leader_stays_until_its_last_words_were_read() -> None:
+    """By each frontend that has one to read: `f`'s first request ended, the other was given back."""
+    ending = Ending(drain_s=100.0)
+    ending.asked = True
+    ending.run()
+    requests = ending.worker.session.requests
+    assert requests.unread.peers == {"f"}
+    now = iter(range(1000))
+
+    def stays(patience_s: float) -> bool:
+        return not await_readers(ending.worker, patience_s=patience_s, clock=lambda: float(next(now)))
+
+    assert stays(4.0)
+    ending.front.send("leader", Close(request="r0", generation=0, reason=READ))
+    ending.front.send("leader", Close(request="r1", generation=7, reason=READ))  # another one
+    assert stays(4.0)
+    ending.front.send("leader", Close(request="r1", generation=0, reason=READ))
+    assert not stays(4.0)
+    assert next(now) < 30
+
+
+def test_who_left_reads_nothing() -> None:
+    ending = Ending(drain_s=100.0)
+    ending.asked = True
+    ending.run()
+    ending.front.send("leader", Bye(reason="done"))
+    assert await_readers(ending.worker, patience_s=5.0)
+
+
+def test_a_client_says_what_it_has_read() -> None:
+    """Also where it was told to go elsewhere."""
+    ending = Ending(drain_s=100.0)
+    ending.truths["x", 0] = ending.truths["r0", 0]
+    ending.worker.session.scheduler.max_sequences = 3
+    client = Client(ending.hub.connect("g"), name="g")
+    client.transport.send("leader", Hello(role="frontend", name="g"))
+    prompt = ending.truths["r0", 0][: SCENARIO.prompt_length]
+    sampling = Sampling(max_tokens=6, ignore_eos=True)
+    streams = [client.open(name, prompt=prompt, sampling=sampling) for name in ("x", "y")]
+    ending.step()
+    ending.asked = True
+    ending.run()
+    assert ending.worker.session.requests.unread.peers == {"f", "g"}
+    for _ in range(10):
+        client.poll(timeout_s=0.0)
+        ending.worker.receive(clock=lambda: ending.now)
+    assert ending.worker.session.requests.unread.peers == {"f"}
+    assert (streams[0].reason, streams[1].reason) == ("length", "")
+    assert list(client.streams) == [("y", 0)]

@@ -3,14 +3,17 @@ and what is refused before loading."""
 
 from __future__ import annotations
 
+import os
 import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed import HashStore
 
 from dist_spec.config import parse_config
 from dist_spec.core.noise import NoiseRing, gumbel_row, request_key
@@ -18,8 +21,10 @@ from dist_spec.core.types import NO_PARENT, ForwardRow
 from dist_spec.core.verification.build import build_rule
 from dist_spec.core.verification.chosen import best_of_shards, verdict_of
 from dist_spec.errors import ConfigError, ModelError, RequestError, WorkerError
+from dist_spec.held_port import HeldPort
 from dist_spec.models.parallel.argmax import ShardChooser
 from dist_spec.models.parallel.gather import shard_width
+from dist_spec.models.parallel.group import host_store
 from dist_spec.models.parallel.load import check_heads
 from dist_spec.models.parallel.order import (
     HEADER_WORDS,
@@ -34,6 +39,7 @@ from dist_spec.models.parallel.order import (
 )
 from dist_spec.models.parallel.runner import NOTHING, Orders, answer
 from dist_spec.models.parallel.watch import Watch
+from dist_spec.topology import split_address
 
 BLOCK = 4
 
@@ -242,3 +248,60 @@ def test_settings_of_ranks_that_contradict_are_refused() -> None:
         parse_config(target | {"parallel": {"tp_size": 2, "timeout_s": 1.0}})
     with pytest.raises(ConfigError, match=r"parallel\.tp_size"):
         parse_config(target | {"parallel": {"tp_size": 0}})
+
+
+def waiting_at(place: str, *, others: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, HashStore, list[str]]:
+    """The watch of rank 0 at a place where ranks up to `others` are already, and what it died of."""
+    store, died = HashStore(), list[str]()
+    size = others + 2
+    watches = [Watch(store, rank=rank, size=size, timeout_s=60.0) for rank in range(size)]
+    monkeypatch.setattr(Watch, "_die", lambda watch, reason: died.append(reason))
+    for watch in watches[: others + 1]:
+        watch._who = [f"host pid {rank}" for rank in range(size)]
+        watch.meets(place, patience_s=100.0)
+        watch._look_who_is_missing()
+    return watches[0], store, died
+
+
+def test_who_is_missing_where_ranks_meet_is_told_and_in_the_end_the_cause(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch, _, died = waiting_at("the model is loaded", others=1, monkeypatch=monkeypatch)
+    assert capsys.readouterr().err == ""
+    watch._ticks = 4 * 61
+    watch._look_who_is_missing()
+    watch._look_who_is_missing()
+    assert capsys.readouterr().err == "still waiting for rank 2 of 3 (host pid 2) after 61 s: the model is loaded\n"
+    watch._ticks = 4 * 130
+    watch._look_who_is_missing()
+    assert died == ["rank 2 of 3 (host pid 2) did not come within 130 s: the model is loaded"]
+
+
+def test_nobody_is_missed_once_all_have_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch, store, died = waiting_at("here", others=1, monkeypatch=monkeypatch)
+    store.set("here/2", b"")
+    watch._ticks = 4 * 130
+    watch._look_who_is_missing()
+    watch.meets(None)
+    watch._ticks = 4 * 1000
+    watch._look_who_is_missing()
+    assert (died, capsys.readouterr().err) == ([], "")
+
+
+def test_a_port_is_held_for_one_leader_after_another() -> None:
+    held = HeldPort()
+    host, port = split_address(held.address)
+    for life in range(2):
+        with pytest.raises(ConfigError, match="in use"):
+            host_store(host, port)
+        store = host_store(host, port, fd=os.dup(held.fd))
+        client = dist.TCPStore(host, port, is_master=False)
+        client.set("life", str(life))
+        assert store.get("life") == str(life).encode()
+        del client, store
+    with pytest.raises(ConfigError, match="no socket was inherited"):
+        host_store(host, port, fd=10_000)
+    del held
+    assert host_store(host, port).port == port

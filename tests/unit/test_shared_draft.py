@@ -153,3 +153,14 @@ def test_one_that_refused_does_not_wake_the_drafter_any_more(tmp_path: Path, mon
         refusing.close()
         other.close()
     assert waited[0] == 2
+
+
+def test_each_target_hears_of_the_time_that_was_spent_for_it() -> None:
+    pair = Pair()
+    for one in pair.shared.targets:
+        one.worker.attachment.heartbeat_s = 0.0
+    pair.leaders["A"].open("r", max_tokens=60)
+    pair.shared.run(stopping=pair.turn)
+    busy = {one.address: one.worker.attachment.busy_s for one in pair.shared.targets}
+    assert busy["A"] > 0.0
+    assert busy["B"] == 0.0

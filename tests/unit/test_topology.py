@@ -9,7 +9,15 @@ import pytest
 
 from dist_spec.config import Config, parse_config
 from dist_spec.errors import ConfigError, TransportError
-from dist_spec.topology import ProcessSpec, assign_cores, listen_address, plan_processes, split_address
+from dist_spec.held_port import HeldPort
+from dist_spec.topology import (
+    ProcessSpec,
+    assign_cores,
+    is_loopback,
+    listen_address,
+    plan_processes,
+    split_address,
+)
 
 NGRAM = {"kind": "ngram"}
 MODEL = {"kind": "model", "model": "m"}
@@ -172,3 +180,22 @@ def test_what_does_not_suit_ranks_is_refused(config: Config, message: str) -> No
     with pytest.raises(ConfigError, match=message) as caught:
         planned(config, available=[0, 1])
     assert caught.value.fix
+
+
+def test_the_leader_is_handed_the_port_where_ranks_meet() -> None:
+    held = HeldPort()
+    specs = plan_processes(parallel(NGRAM), config_path="c", address=ADDRESS, available=[0, 1], store=held)
+    assert [spec.listens for spec in specs] == [held, None, None]
+    assert specs[0].argv[-4:] == ("--store", held.address, "--store-fd", str(held.fd))
+    assert specs[1].argv[-2:] == ("--store", held.address)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.1.2.3", "[::1]", "::1", "localhost")),
+        *((host, False) for host in ("127.evil.example", "10.0.0.1", "0.0.0.0", "*", "localhost.x")),
+    ],
+)
+def test_what_only_this_host_can_reach(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected

@@ -26,16 +26,30 @@ PATIENCE_S = 3600.0
 _KEYS = "tp"
 
 
-def host_store(host: str, port: int = 0, *, timeout_s: float = 60.0) -> dist.TCPStore:
+def host_store(host: str, port: int = 0, *, timeout_s: float = 60.0, fd: int | None = None) -> dist.TCPStore:
     """A store that listens at this one address (a TCPStore by itself listens at all); `.port` tells a port that was 0.
 
     It lives as long as the returned object, which belongs in the leader's process.
 
+    Args:
+        fd: of a socket that listens there already.
+
     Raises:
         ConfigError: the address is not this machine's, or taken.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = _listen(host, port) if fd is None else _inherited(fd)
+    return dist.TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s),
+        master_listen_fd=listener.detach(),
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -46,14 +60,17 @@ def host_store(host: str, port: int = 0, *, timeout_s: float = 60.0) -> dist.TCP
             fix="use an address of the leader's machine and a free port",
         ) from None
     listener.listen(256)
-    return dist.TCPStore(
-        host,
-        listener.getsockname()[1],
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=timeout_s),
-        master_listen_fd=listener.detach(),
-    )
+    return listener
+
+
+def _inherited(fd: int) -> socket.socket:
+    try:
+        return socket.socket(fileno=fd)
+    except OSError as error:
+        raise ConfigError(
+            f"--store-fd {fd}: no socket was inherited under this number ({error.strerror or error})",
+            fix="leave it out: only `dist-spec up` and the like hand one on",
+        ) from None
 
 
 class TpGroup:
@@ -80,9 +97,9 @@ class TpGroup:
         """
         _check_device(place)
         _choose_interface(place.store_host)
-        hosted = (
-            host_store(place.store_host, place.store_port, timeout_s=place.timeout_s) if place.hosts_store else None
-        )
+        hosted = None
+        if place.hosts_store:
+            hosted = host_store(place.store_host, place.store_port, timeout_s=place.timeout_s, fd=place.store_fd)
         store, own = _client(place), _client(place)
         watch = Watch(dist.PrefixStore(_KEYS, own), rank=place.rank, size=place.size, timeout_s=place.timeout_s)
         _await_all(dist.PrefixStore(_KEYS, store), place)
@@ -133,9 +150,12 @@ class TpGroup:
         dist.gather(tensor, found, dst=0)
         return found
 
-    def await_others(self) -> None:
-        """Wait, with more patience than elsewhere, until all ranks are here (their models are loaded)."""
+    def await_others(self, place: str = "the model is loaded", *, patience_s: float = PATIENCE_S) -> None:
+        """Wait, with more patience than elsewhere, until all ranks are at this place. Every `timeout_s` standard error tells
+        which are missing; when the patience is over, or one dies, all end."""
+        self.watch.meets(place, patience_s=patience_s)
         dist.barrier() if self.place.backend == "gloo" else dist.all_reduce(torch.zeros(1))
+        self.watch.meets(None)
 
     def leave(self) -> None:
         """End this rank's membership, in peace or not."""

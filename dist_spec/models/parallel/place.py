@@ -18,6 +18,7 @@ class TpPlace:
         backend: for the model's sums; what is small or decides always travels over gloo.
         device: of this rank, "cpu" or "cuda:N".
         timeout_s: longest time without progress before all ranks end.
+        store_fd: a socket that listens there already, inherited from whoever started the leader.
         hosts_store: the leader is to host the store itself; else it is hosted already (`group.host_store`).
     """
 
@@ -29,6 +30,7 @@ class TpPlace:
     device: str = "cpu"
     timeout_s: float = 60.0
     hosts_store: bool = False
+    store_fd: int | None = None
 
     @property
     def is_leader(self) -> bool:

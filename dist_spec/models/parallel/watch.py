@@ -40,9 +40,12 @@ class Watch:
         self._stopped = threading.Event()
         self._work: tuple[str, int] | None = None  # and at which tick it began
         self._ticks = 0
+        self._meets: tuple[str, int] | None = None  # a place, and at which tick this rank came there
         self._reason: str | None = None
         self._found: str | None = None
         self._first: str | None = None
+        self._arrived: str | None = None
+        self._patience_s = self._told_s = 0.0
         store.set(f"who/{rank}", f"{socket.gethostname()} pid {os.getpid()}")
         self._who: list[str] = []
 
@@ -56,6 +59,12 @@ class Watch:
         """A new piece of work begins (None: nothing that other ranks wait for)."""
         # The count is never set back: its own thread alone writes it, so no old count is taken for that of new work.
         self._work = None if work is None else (work, self._ticks)
+
+    def meets(self, place: str | None, *, patience_s: float = 0.0) -> None:
+        """This rank waits for the others at a place that has a name of its own (None: all have come). From time to time it
+        is told who is missing; after `patience_s` all ranks end."""
+        self._patience_s, self._told_s = patience_s, 0.0
+        self._meets = None if place is None else (place, self._ticks)
 
     def stop(self) -> None:
         """The ranks part in peace."""
@@ -84,6 +93,30 @@ class Watch:
             else:
                 if failed:
                     self._die(None)
+                self._look_who_is_missing()
+
+    def _look_who_is_missing(self) -> None:
+        meets = self._meets
+        if meets is None:
+            return
+        place, since = meets
+        waited_s = (self._ticks - since) * _TICK_S
+        try:
+            if self._arrived != place:
+                self._store.set(f"{place}/{self.rank}", b"")
+                self._arrived = place
+            if waited_s - self._told_s < min(self._timeout_s, self._patience_s):
+                return
+            missing = [rank for rank in range(self.size) if not self._store.check([f"{place}/{rank}"])]
+        except Exception:
+            return  # the next look finds out why
+        if missing and waited_s >= self._patience_s:
+            self._die(f"{self._ranks(missing)} did not come within {waited_s:.0f} s: {place}")
+        elif missing:
+            self._told_s = waited_s
+            print(
+                f"still waiting for {self._ranks(missing)} after {waited_s:.0f} s: {place}", file=sys.stderr, flush=True
+            )
 
     def _die(self, reason: str | None) -> None:
         """Ends the process: its main thread may be in a call that never returns."""
