@@ -14,7 +14,7 @@ import numpy as np
 from dist_spec.core.law import DraftLaw
 from dist_spec.core.types import FloatArray, HalfArray, IntArray, Sampling
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 LastKind: TypeAlias = Literal["plain", "recovered", "bonus"]
 LinkState: TypeAlias = Literal["wanted", "offered", "broken"]
