@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dist_spec.commands.options import BindOption, ConfigArgument, SetOption, read_config
+from dist_spec.errors import BadInputError
 from dist_spec.exits import quiet_torch
 
 
@@ -64,7 +65,7 @@ def launch(
 ) -> None:
     """Run one process of a start by torchrun, accelerate, deepspeed, srun or mpirun, as target or drafter."""
     quiet_torch()
-    from dist_spec.workers.elastic import not_again
+    from dist_spec.workers.elastic import give_up, not_again
 
     with not_again():
         settings = read_config(config, sets)
@@ -86,4 +87,6 @@ def launch(
                 meet_timeout_s=meet_timeout_s,
             ),
         )
+    if code == BadInputError.exit_code:  # of the prompts' own process, which has said why
+        give_up()
     raise typer.Exit(code)

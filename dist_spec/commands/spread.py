@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dist_spec.commands.footprint import Footprint
 from dist_spec.config import ModelDrafterConfig
+from dist_spec.errors import UnsupportedError
 
 DISK = "disk"
 
@@ -33,9 +34,17 @@ def spread_footprint(drafter: ModelDrafterConfig, whole: Footprint) -> dict[str,
         device=drafter.device,
         trust_remote_code=drafter.trust_remote_code,
     )
-    if large is None or not (large.quantised or large.plan.is_spread):
-        return {drafter.device if large is None else large.plan.main: whole}
+    if large is None:
+        return {drafter.device: whole}
     where = large.plan
+    if not large.quantised and not where.is_spread:  # loaded as others are: the CPU keeps a second copy, a GPU does not
+        held = where.weights[where.main]
+        return {where.main: whole if where.main == "cpu" else replace(whole, weights_bytes=held)}
+    if drafter.layers is not None:
+        raise UnsupportedError(
+            f"{drafter.model} is quantised: its layers cannot be dropped",
+            fix="remove `layers`, or use another checkpoint",
+        )
     layers = where.layer_devices
     return {
         place: replace(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from dist_spec.models.eight_bit import eight_bit_linear
+from dist_spec.models.eight_bit import FEW_ROWS, eight_bit_linear
 from dist_spec.models.head import Head
 from dist_spec.models.linear import Linear, fused_linear
 from dist_spec.models.step import Step
@@ -19,8 +19,8 @@ class HeadStack:
 
     Args:
         head: in eval mode, on its device; without packing its linear layers become views of the fused ones.
-        pack: keep second copies of the weights where that makes them faster (CPU, bfloat16): in 8 bits those that were
-            stored so, else laid out anew.
+        pack: keep more copies of the weights where that makes them faster (CPU, bfloat16): laid out anew, and in 8 bits for
+            few rows those that were stored so.
     """
 
     def __init__(self, head: Head, *, pack: bool) -> None:
@@ -109,8 +109,7 @@ def _linear(head: Head, *names: str, pack: bool) -> Linear:
     """One product for the layers of these names."""
     layers = [getattr(head, name) for name in names]
     scales = [head.row_scales[f"{name}.weight"] for name in names if f"{name}.weight" in head.row_scales]
-    if pack and len(scales) == len(names):
-        linear = eight_bit_linear([layer.weight.detach() for layer in layers], scales)
-        if linear is not None:
-            return linear
-    return fused_linear(layers, pack=pack)
+    whole = len(scales) == len(names)
+    few = eight_bit_linear([layer.weight.detach() for layer in layers], scales) if pack and whole else None
+    many = fused_linear(layers, pack=pack)
+    return many if few is None else lambda x: few(x) if x.shape[0] <= FEW_ROWS else many(x)

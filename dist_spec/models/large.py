@@ -25,7 +25,7 @@ from dist_spec.models.loading import (
     usable_device,
 )
 from dist_spec.models.placement import Placement, Plan, check_accelerate, plan
-from dist_spec.models.quantised import quantization_config, quantizer_for
+from dist_spec.models.quantised import quantization_config, quantization_error, quantizer_for
 from dist_spec.models.source import Progress, resolve
 
 
@@ -79,9 +79,20 @@ def load_large(
         config=module.config.get_text_config(),
         dtype=getattr(torch, dtype),
         device=torch.device(where.main),
-        layer_devices=tuple(map(torch.device, where.layer_devices)),
+        layer_devices=tuple(map(_computing, module.get_decoder().layers, where.layer_devices)),
         stock_only=True,
     )
+
+
+def _computing(layer: Any, planned: str) -> torch.device:
+    """What computes a layer. For parts that lie on the CPU or on disk, accelerate takes a GPU of its own choice."""
+    for module in layer.modules():
+        hook = getattr(module, "_hf_hook", None)
+        for one in getattr(hook, "hooks", (hook,)):
+            place = getattr(one, "execution_device", None)
+            if place is not None:
+                return torch.device(f"cuda:{place}" if isinstance(place, int) else place)
+    return torch.device(planned)
 
 
 def plan_large(
@@ -161,8 +172,11 @@ def _prepare(
             f"{name} is a quantised checkpoint ({method}) of a kind that transformers does not know",
             fix="use an unquantised checkpoint",
         )
-    with torch.device("meta"):
-        quantizer.preprocess_model(model=module, dtype=dtype, device_map=device_map, checkpoint_files=None)
+    try:
+        with torch.device("meta"):
+            quantizer.preprocess_model(model=module, dtype=dtype, device_map=device_map, checkpoint_files=None)
+    except Exception as error:
+        raise quantization_error(error, method=method) from error
     return quantizer
 
 

@@ -29,6 +29,8 @@ def quantization_config(given: Mapping[str, Any]) -> Any:
         raise ConfigError(
             f"quantization: method {method} has no option {unknown[0]!r}", fix=f"its options: {', '.join(known)}"
         )
+    if method == "torchao" and "quant_type" not in options:
+        raise ConfigError("quantization: method torchao needs a quant_type", fix="say quant_type: Int8WeightOnlyConfig")
     try:
         if "quant_type" in options:
             options["quant_type"] = {"default": _torchao_type(options["quant_type"])}

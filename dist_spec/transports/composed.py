@@ -120,8 +120,10 @@ class ComposedLeader:
     def _wanted(self, peer: str, carries: LinkCargo) -> None:
         self._cargo.pop(peer, None)
         self._cargo[peer] = carries
-        while len(self._cargo) > 2 * MAX_GUESTS:  # those that died, and came under ever new names
-            del self._cargo[next(iter(self._cargo))]
+        if len(self._cargo) > 2 * MAX_GUESTS:  # those that died, and came under ever new names
+            gone = [one for one in self._cargo if one != peer and not self._collective.lanes.reaches(one)]
+            for one in gone[: len(self._cargo) - 2 * MAX_GUESTS]:
+                del self._cargo[one]
 
     def close(self) -> None:
         """Let the last messages leave, for a short while, and free the address."""

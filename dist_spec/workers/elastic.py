@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+import psutil
 
 from dist_spec.errors import BadInputError, ConfigError, ModelError, UnsupportedError
 
@@ -26,9 +28,14 @@ def not_again(environ: Mapping[str, str] = os.environ, *, end: Callable[[], None
     try:
         yield
     except _MISCONFIGURED:
-        if _restarts_left(environ):
-            (end or _end_agent)()
+        give_up(environ, end=end)
         raise
+
+
+def give_up(environ: Mapping[str, str] = os.environ, *, end: Callable[[], None] | None = None) -> None:
+    """Misconfigured: end the launcher on this host, if it would start this again. See `not_again`."""
+    if _restarts_left(environ):
+        (end or _end_agent)()
 
 
 def _restarts_left(environ: Mapping[str, str]) -> bool:
@@ -37,5 +44,17 @@ def _restarts_left(environ: Mapping[str, str]) -> bool:
 
 
 def _end_agent() -> None:
+    agent = os.getppid()
+    if not _is_agent(psutil.Process(agent).cmdline()):
+        return  # a script of the user's own stands between
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it passes this on at once, and our message is not printed yet
-    os.kill(os.getppid(), signal.SIGTERM)
+    os.kill(agent, signal.SIGTERM)
+
+
+def _is_agent(words: Sequence[str]) -> bool:
+    """Whether a command line is that of torchrun, under one of its names, or of accelerate, which calls it."""
+    return any(
+        name in word
+        for word in words[:4]
+        for name in ("torchrun", "torch.distributed.", "torch/distributed/", "accelerate")
+    )

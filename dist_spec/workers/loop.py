@@ -47,13 +47,19 @@ def run_target_loop(
     worker.give_back(now=monotonic())
 
 
-def await_readers(worker: TargetWorker, *, patience_s: float, clock: Callable[[], float] = monotonic) -> bool:
+def await_readers(
+    worker: TargetWorker,
+    *,
+    patience_s: float,
+    hurried: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = monotonic,
+) -> bool:
     """After the loop: until all frontends have read how their requests ended, for ZeroMQ drops what nobody has read by the
-    time that a connection ends; whether they have within `patience_s`."""
+    time that a connection ends; whether they have within `patience_s`, and before there is a hurry."""
     until_s = clock() + patience_s
     while worker.session.requests.unread.peers:
         left_s = until_s - clock()
-        if left_s <= 0:
+        if left_s <= 0 or hurried():
             return False
         worker.receive(clock=clock, timeout_s=min(left_s, _IDLE_S))
     return True

@@ -87,9 +87,10 @@ def _serve(
             hurried=hurried,
             drain_s=config.target.drain_s,
         )
-        target.runner.close()
-        if not hurried() and not await_readers(worker, patience_s=_LAST_WORDS_S):
+        patience_s = min(_LAST_WORDS_S, config.parallel.timeout_s / 2)  # followers hear nothing meanwhile
+        if not await_readers(worker, patience_s=patience_s, hurried=hurried):
             log.info("not every frontend has said that it read the end of its requests")
+        target.runner.close()
     finally:
         transport.close()
         files.save()

@@ -267,6 +267,15 @@ def test_what_a_peer_wanted_is_forgotten_when_it_leaves(ends: Ends) -> None:
     assert len(cargo) < 200
 
 
+def test_what_a_peer_wanted_is_kept_as_long_as_its_lane_is_up(ends: Ends) -> None:
+    assert isinstance(ends.leader, ComposedLeader)
+    assert ends.leader._collective.lanes.reaches("d0")
+    for number in range(1000):
+        ends.leader._settled([(f"x{number}", Link(state="wanted", carries="messages"))])
+    assert ends.leader._cargo["d0"] == "tensors"
+    assert len(ends.leader._cargo) < 200
+
+
 def test_a_store_that_others_can_reach_needs_consent() -> None:
     with pytest.raises(TransportError, match="neither encrypts nor authenticates"):
         Meeting("0.0.0.0", allow_plaintext=False, on_guest=print)

@@ -149,6 +149,15 @@ def test_the_leader_stays_until_its_last_words_were_read() -> None:
     assert next(now) < 30
 
 
+def test_a_hurry_ends_the_wait() -> None:
+    ending = Ending(drain_s=100.0)
+    ending.asked = True
+    ending.run()
+    asked = iter([False, False, True])
+    assert not await_readers(ending.worker, patience_s=1e9, hurried=lambda: next(asked))
+    assert next(asked, None) is None
+
+
 def test_who_left_reads_nothing() -> None:
     ending = Ending(drain_s=100.0)
     ending.asked = True

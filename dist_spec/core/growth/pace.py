@@ -7,7 +7,7 @@ import math
 _WEIGHT = 0.1
 _FIRST = 4
 _SURPRISE = math.log(2.0)
-_AHEAD = 1.5
+_AHEAD = 2.0
 _LEAST_DEPTH, _UNKNOWN_DEPTH = 4, 16
 
 
@@ -69,8 +69,8 @@ class Pace:
         self._committed_s.pop(key, None)
 
     def depth_cap(self, limit: int) -> int:
-        """Depth below the last known head beyond which drafting cannot be of use yet: half as much again as the draft
-        steps that fit into a verification and the way there and back. At least 4, at most `limit`."""
+        """Depth below the last known head beyond which drafting cannot be of use yet: twice the draft steps that fit
+        into a verification and the way there and back. At least 4, at most `limit`."""
         if not (self.draft.known and self.verify.known):
             return min(limit, _UNKNOWN_DEPTH)
         steps = _AHEAD * (self.verify.seconds + 2.0 * self.link_s) / self.draft.seconds
