@@ -62,7 +62,8 @@ def acceptance(seeds: Iterable[int]) -> tuple[float, int]:
 
 def few_more_many(few: range, more: range, many: range) -> list:
     """Seeds in three sizes: of every quick run, of every full one, and thousands when there is time."""
-    return [few, pytest.param(more, marks=pytest.mark.slow), pytest.param(many, marks=pytest.mark.long)]
+    thorough = [pytest.mark.long, pytest.mark.timeout(1800)]
+    return [few, pytest.param(more, marks=pytest.mark.slow), pytest.param(many, marks=thorough)]
 
 
 @pytest.mark.parametrize("seeds", few_more_many(range(30), range(30, 160), range(1000, 4000)), ids=len)

@@ -45,6 +45,7 @@ def test_schedules_of_a_pool_end_with_the_right_text_and_with_speculation() -> N
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_thousands_of_schedules_of_a_pool() -> None:
     check(*run_all(range(1000, 3000)))
 

@@ -58,9 +58,10 @@ def test_every_combination_replays(combination: tuple) -> None:
 
 
 SEEDS = [range(8), pytest.param(range(8, 40), marks=pytest.mark.slow)]
+THOROUGH = pytest.param(range(2000, 3000), marks=[pytest.mark.long, pytest.mark.timeout(1800)])
 
 
-@pytest.mark.parametrize("seeds", [*SEEDS, pytest.param(range(2000, 3000), marks=pytest.mark.long)], ids=len)
+@pytest.mark.parametrize("seeds", [*SEEDS, THOROUGH], ids=len)
 def test_fault_schedules_replay(seeds: range) -> None:
     """Crashes, restarts and garbage included; batch 1 to 4, one or two drafters."""
     lives = 0
