@@ -132,11 +132,11 @@ def head_footprint(
     with torch.device("meta"):
         head = Head(config, embedding=torch.empty(config.vocab_size, config.embedding_size))
     size = getattr(torch, dtype).itemsize
-    copies = 2.5 if device == "cpu" and dtype == "bfloat16" else 1  # laid out anew, and in 8 bits
+    copies = 2 if device == "cpu" and dtype == "bfloat16" else 1
     embedding = config.vocab_size * config.embedding_size
     per_row = 2 * config.num_kv_heads * config.head_dim + config.hidden_size
     return Footprint(
-        weights_bytes=int((copies * head.num_parameters + embedding) * size),
+        weights_bytes=(copies * head.num_parameters + embedding) * size,
         kv_bytes=(2 * window + num_tree_slots) * max_sequences * per_row * size,
         max_model_len=config.max_positions,
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from dist_spec.models.eight_bit import FEW_ROWS, eight_bit_linear
 from dist_spec.models.head import Head
 from dist_spec.models.linear import Linear, fused_linear
 from dist_spec.models.step import Step
@@ -19,8 +18,7 @@ class HeadStack:
 
     Args:
         head: in eval mode, on its device; without packing its linear layers become views of the fused ones.
-        pack: keep more copies of the weights where that makes them faster (CPU, bfloat16): laid out anew, and in 8 bits for
-            few rows those that were stored so.
+        pack: keep second, laid-out copies of the weights where that makes them faster (CPU, bfloat16).
     """
 
     def __init__(self, head: Head, *, pack: bool) -> None:
@@ -37,12 +35,12 @@ class HeadStack:
         # The head reads embeddings in no other form than this one, so they are brought into it once.
         embedding, weight = head.embedding.to(self.dtype), head.embedding_norm.detach().to(self.dtype)
         self._embedding = F.rms_norm(embedding, (config.embedding_size,), weight, config.rms_norm_eps)
-        self._fuse = _linear(head, "fc", pack=pack)
-        self._qkv = _linear(head, "q", "k", "v", pack=pack)
-        self._out = _linear(head, "o", pack=pack)
-        self._gate_up = _linear(head, "gate", "up", pack=pack)
-        self._down = _linear(head, "down", pack=pack)
-        self._vocabulary = _linear(head, "lm_head", pack=pack)
+        self._fuse = fused_linear([head.fc], pack=pack)
+        self._qkv = fused_linear([head.q, head.k, head.v], pack=pack)
+        self._out: Linear = fused_linear([head.o], pack=pack)
+        self._gate_up = fused_linear([head.gate, head.up], pack=pack)
+        self._down = fused_linear([head.down], pack=pack)
+        self._vocabulary = fused_linear([head.lm_head], pack=pack)
         self._scale = float(config.head_dim**-0.5)
         self._table = self._rotary_table(_FIRST_TABLE)
 
@@ -103,13 +101,3 @@ class HeadStack:
         cos, sin = angles.cos(), angles.sin()
         table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), dim=1)
         return table[:, :, None].to(device=self.device, dtype=self.dtype).contiguous()
-
-
-def _linear(head: Head, *names: str, pack: bool) -> Linear:
-    """One product for the layers of these names."""
-    layers = [getattr(head, name) for name in names]
-    scales = [head.row_scales[f"{name}.weight"] for name in names if f"{name}.weight" in head.row_scales]
-    whole = len(scales) == len(names)
-    few = eight_bit_linear([layer.weight.detach() for layer in layers], scales) if pack and whole else None
-    many = fused_linear(layers, pack=pack)
-    return many if few is None else lambda x: few(x) if x.shape[0] <= FEW_ROWS else many(x)

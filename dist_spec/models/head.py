@@ -71,9 +71,6 @@ class Head(nn.Module):
     Args:
         config: its shape.
         embedding: (vocab_size, embedding_size), the target's own; it is not a parameter and not part of the state dict.
-
-    Attributes:
-        row_scales: of matrices that were stored in 8 bits, by parameter name: (rows,), of which the weights are multiples.
     """
 
     draft_to_target: torch.Tensor
@@ -82,7 +79,6 @@ class Head(nn.Module):
     def __init__(self, config: HeadConfig, *, embedding: torch.Tensor) -> None:
         super().__init__()
         self.config = config
-        self.row_scales: dict[str, torch.Tensor] = {}
         size, heads, kv_heads, dim = config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim
         both = config.embedding_size + size
         self.fc = nn.Linear(config.feature_size, size, bias=False)

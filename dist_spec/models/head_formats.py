@@ -86,10 +86,9 @@ def load_head(
     """
     folder = find_head(path)
     if (folder / CONFIG_FILE).exists():
-        config, tensors, scales = _read_own(folder)
+        config, tensors = _read_own(folder)
     elif (folder / "config.json").exists():
         config, tensors = _read_published(folder, target)
-        scales = {}
     else:
         raise ModelError(
             f"{folder} holds no draft head: neither {CONFIG_FILE} nor config.json is there",
@@ -103,7 +102,6 @@ def load_head(
         raise ModelError(f"{folder}: {' '.join(str(error).split())}"[:400], fix="give an intact head") from error
     if not bool(((head.draft_to_target >= 0) & (head.draft_to_target < config.vocab_size)).all()):
         raise ModelError(f"{folder}: its map from draft to target ids leaves the vocabulary", fix="give an intact head")
-    head.row_scales = scales
     return head.to(device=device, dtype=dtype).eval().requires_grad_(False)
 
 
@@ -192,8 +190,7 @@ def _own_config(folder: Path) -> HeadConfig:
         raise ModelError(f"cannot read {folder / CONFIG_FILE}: {error}", fix="give an intact head") from error
 
 
-def _read_own(folder: Path) -> tuple[HeadConfig, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Its config, its tensors, and the scales of those that are stored in 8 bits."""
+def _read_own(folder: Path) -> tuple[HeadConfig, dict[str, torch.Tensor]]:
     from safetensors.torch import load_file
 
     config = _own_config(folder)
@@ -201,15 +198,14 @@ def _read_own(folder: Path) -> tuple[HeadConfig, dict[str, torch.Tensor], dict[s
         stored = load_file(folder / WEIGHTS_FILE)
     except Exception as error:
         raise ModelError(f"cannot read {folder / WEIGHTS_FILE}: {error}", fix="give an intact head") from error
-    scales = {name.removesuffix(_SCALE): value for name, value in stored.items() if name.endswith(_SCALE)}
     tensors: dict[str, torch.Tensor] = {}
     for name, value in stored.items():
         if name.endswith(_SCALE):
             continue
-        scale = scales.get(name)
+        scale = stored.get(name + _SCALE)
         value = value.float() * scale[:, None] if scale is not None else value
         tensors[name] = value.long() if name == "draft_to_target" else value
-    return config, tensors, scales
+    return config, tensors
 
 
 def _published_config(folder: Path, target: TargetFacts) -> HeadConfig:

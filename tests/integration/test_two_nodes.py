@@ -28,7 +28,7 @@ from tests.integration.test_processes import TARGET
 HEAD, FAR = "10.231.77.1", "10.231.77.2"
 ADDRESS = f"tcp://{HEAD}:5599"
 PROMPT = "over the network"
-NUM_TOKENS = 500
+NUM_TOKENS = 800
 
 
 def ip(*words: str) -> subprocess.CompletedProcess[str]:
@@ -85,11 +85,14 @@ class Nodes:
         self._must("-n", self.far, "link", "set", self._devices[self.far], state)
 
     def start(self, node: str, *words: str | Path) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{node}-{words[0]}-{len(self._running)}.log").open("wb")
+        log = self.log_of(len(self._running)).open("wb")
         process = subprocess.Popen(("ip", "netns", "exec", node, *command(*words)), stdout=log, stderr=log)
         log.close()
         self._running.append(process)
         return process
+
+    def log_of(self, number: int) -> Path:
+        return self.folder / f"{number}.log"
 
     def target(self) -> subprocess.Popen[bytes]:
         return self.start(self.head, "target", self.settings, "--bind", ADDRESS)
@@ -99,7 +102,8 @@ class Nodes:
 
     def generate(self, *, max_tokens: int, wait_s: float = 120.0) -> Asked:
         """A frontend beside the target."""
-        out = self.folder / f"out{len(self._running)}.json"
+        number = len(self._running)
+        out = self.folder / f"out{number}.json"
         words = (
             "--connect",
             ADDRESS,
@@ -110,7 +114,7 @@ class Nodes:
             "--wait-s",
             str(wait_s),
         )
-        return Asked(self.start(self.head, "generate", PROMPT, *words, "--json", out, "--quiet"), out)
+        return Asked(self.start(self.head, "generate", PROMPT, *words, "--json", out), out, shown=self.log_of(number))
 
     def close(self) -> None:
         for process in self._running:
@@ -122,10 +126,11 @@ class Nodes:
 
 
 class Asked:
-    """A running `generate`."""
+    """A running `generate`, which shows its text as it comes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], out: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, *, shown: Path) -> None:
         self.process = process
+        self.shown = shown
         self._out = out
 
     def report(self) -> dict[str, Any]:
@@ -180,10 +185,13 @@ def until_it_speculates(nodes: Nodes) -> None:
         assert time.monotonic() < deadline, "speculation did not resume"
 
 
-def in_the_middle(asked: Asked, act: Callable[[], None], *, after_s: float) -> None:
-    """Do something while the frontend still waits for its text."""
-    time.sleep(after_s)
-    assert asked.process.poll() is None, "it was over too soon to be disturbed"
+def in_the_middle(asked: Asked, act: Callable[[], None], *, shown: int) -> None:
+    """Do something when so many bytes have been shown, and the frontend still waits for the rest of its text."""
+    deadline = time.monotonic() + 120
+    while asked.shown.stat().st_size < shown:
+        assert asked.process.poll() is None, "it was over too soon to be disturbed"
+        assert time.monotonic() < deadline, "no text comes"
+        time.sleep(0.002)
     act()
 
 
@@ -204,7 +212,7 @@ def test_a_link_cut_and_restored_in_the_middle_of_a_text(nodes: Nodes, moment: i
     nodes.drafter()
     until_it_speculates(nodes)
     asked = nodes.generate(max_tokens=NUM_TOKENS)
-    in_the_middle(asked, lambda: nodes.link("down"), after_s=1.5 + 0.2 * moment)
+    in_the_middle(asked, lambda: nodes.link("down"), shown=40 + 50 * moment)
     time.sleep(1.5)
     nodes.link("up")
     speculates(asked.report())
@@ -228,7 +236,7 @@ def test_a_killed_target_node_is_waited_for_by_both_sides(nodes: Nodes) -> None:
     nodes.drafter()
     until_it_speculates(nodes)
     asked = nodes.generate(max_tokens=NUM_TOKENS)
-    in_the_middle(asked, lambda: kill(target), after_s=1.5)
+    in_the_middle(asked, lambda: kill(target), shown=100)
     nodes.target()
     speculates(asked.report())
     until_it_speculates(nodes)
