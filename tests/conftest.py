@@ -4,11 +4,15 @@ looking for garbage among what stays loaded."""
 from __future__ import annotations
 
 import gc
+import signal
 
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; what tests start would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
