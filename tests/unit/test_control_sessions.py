@@ -226,9 +226,9 @@ def test_depth_is_capped_by_what_can_be_of_use() -> None:
         pace.began(now=step * 0.0025)
     for step in range(40):
         pace.committed(("r", 0), now=step * 0.02)
-    assert pace.depth_cap(64) == 12  # 1.5 x 20 / 2.5
+    assert pace.depth_cap(64) == 16  # 2 x 20 / 2.5
     pace.link_s = 0.005
-    assert pace.depth_cap(64) == 18
+    assert pace.depth_cap(64) == 24
     assert pace.depth_cap(6) == 6
     pace.rested()
     pace.began(now=100.0)  # a rest is no draft step
