@@ -56,7 +56,7 @@ test-fast: install ## no real model, no real processes (< 90 s)
 	$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow and not long" -n $(WORKERS) $(PYTEST_ARGS)
 
 test-long: install ## everything: thousands of schedules, many kills (< 60 min)
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(COMPUTING) $(PYTEST_ARGS)
+	EXPLORE=1 $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(COMPUTING) $(PYTEST_ARGS)
 	$(ONE_THREAD) $(BIN)/python -m pytest $(REAL) $(PYTEST_ARGS)
 
 lint: install ## ruff, mypy, import-linter
