@@ -236,7 +236,7 @@ def _check_fits(report: Report, device: str, *, needed: int, free: int) -> None:
 
 
 def _free_bytes(device: str) -> int | None:
-    """Free memory of a device; None when there is no such device, or nothing is written to it (a disk)."""
+    """Free memory of a device; None when there is no such device, or it is a disk, whose room is not looked at."""
     if device == DISK:
         return None
     if device == "cpu":

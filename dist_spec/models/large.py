@@ -164,7 +164,7 @@ def _prepare(
             f"{name} is a quantised checkpoint ({stored.get('quant_method', 'unknown')}): it cannot be quantised again",
             fix="remove `quantization`: it loads as it is stored",
         )
-    method = str((placement.quantization or stored or {}).get("method") or (stored or {}).get("quant_method"))
+    method = str(stored.get("quant_method") if placement.quantization is None else placement.quantization["method"])
     device_map = _as_given(placement, device)
     quantizer = quantizer_for(deepcopy(module.config), deepcopy(wanted), device_map=device_map, method=method)
     if quantizer is None:

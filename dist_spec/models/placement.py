@@ -30,7 +30,7 @@ class Plan:
     Attributes:
         device_map: module -> "cpu", "cuda:N" or "disk"; every decoder layer by its own name, or in parts.
         main: what computes modules that lie on the CPU or on disk.
-        layer_devices: what computes each decoder layer.
+        layer_devices: what is to compute each decoder layer (accelerate may choose another GPU for offloaded ones).
         weights: place -> bytes; that of `main` with room for the largest part that is fetched from elsewhere.
     """
 
