@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dist_spec.config import Config, DrafterConfig, HeadDrafterConfig, ModelDrafterConfig
 from dist_spec.errors import ConfigError, TransportError
+from dist_spec.free_port import bound_port, free_port
 from dist_spec.held_port import HeldPort
 
 TARGET = "target"
@@ -213,13 +213,8 @@ def listen_address(bind: str) -> str:
         TransportError: the port is in use, or the host is not one of this machine's.
     """
     host, port = split_address(bind)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As ZeroMQ does: a port that a former run left in TIME_WAIT is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("" if host == "*" else host, port))
-            free = probe.getsockname()[1]
+        free = bound_port(host, port) if port else free_port(host)
     except OSError as error:
         raise TransportError(
             f"cannot listen at {bind}: {error.strerror or error}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ import numpy as np
 import zmq
 
 from dist_spec.core.messages import Commit, Hello, Ping, Propose
+from dist_spec.free_port import free_port
 from dist_spec.transports.base import LEADER, Received, Transport
 from dist_spec.transports.collective import CollectiveLeader, CollectivePeer
 from dist_spec.transports.composed import ComposedLeader, ComposedPeer
@@ -133,9 +133,7 @@ class CollectiveKind:
 
     def connect(self, name: str) -> Transport:
         if self.address.endswith(":0"):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+            self.address = f"127.0.0.1:{free_port()}"
         end = CollectivePeer(self.address, name, high_water=8)
         self.stack.callback(end.close)
         return end

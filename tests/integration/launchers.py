@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -184,12 +183,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:  # it has ended meanwhile
         return b""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def client(starter: Starter, address: str, config: str, report: Path, *options: str) -> subprocess.Popen[bytes]:

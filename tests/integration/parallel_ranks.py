@@ -6,7 +6,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Self
 from dist_spec.config import Config
 from dist_spec.core.types import Sampling
 from dist_spec.exits import run
+from dist_spec.free_port import free_port
 from dist_spec.models.parallel.place import TpPlace
 from dist_spec.server.client import Client, Stream
 from dist_spec.topology import listen_address
@@ -77,13 +77,6 @@ def run_drafter(config: Config, name: str, address: str) -> None:
     from dist_spec.workers.draft_app import run_draft
 
     run_draft(config, name=name, connect=address)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def on_device(device: str, rank: int) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import socket
 import time
 from collections.abc import Callable
 
 import psutil
+
+from dist_spec.free_port import free_port
 
 
 def alive(pid: int) -> bool:
@@ -27,13 +27,5 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
 
 
 def free_address() -> str:
-    """Where a process started a little later can listen: below the ports that the kernel hands out by itself, so that no
-    connection made meanwhile takes it."""
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return f"tcp://127.0.0.1:{port}"
-    raise AssertionError("no free port")
+    """Where a process started a little later can listen."""
+    return f"tcp://127.0.0.1:{free_port()}"

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from dist_spec.core.types import Sampling
+from dist_spec.free_port import free_port
 from dist_spec.server.client import Client
 from dist_spec.transports.zmq import ZmqPeer
 from tests.integration.launchers import (
@@ -23,7 +24,6 @@ from tests.integration.launchers import (
     Starter,
     ask,
     check_report,
-    free_port,
     plain_tokens,
     prompt_ids,
     prompts,

@@ -15,6 +15,7 @@ import torch
 from dist_spec.core.noise import gumbel_row, request_key
 from dist_spec.core.verification.build import build_rule
 from dist_spec.core.verification.chosen import verdict_of
+from dist_spec.free_port import free_port
 from dist_spec.models import invariance
 from dist_spec.models.loading import LoadedModel, load_model
 from dist_spec.models.parallel.follow import Follower
@@ -24,7 +25,7 @@ from dist_spec.models.parallel.order import Wish
 from dist_spec.models.parallel.place import TpPlace
 from dist_spec.models.parallel.runner import Orders, ParallelRunner
 from dist_spec.models.runner import ModelRunner
-from tests.integration.parallel_ranks import free_port, hide_gpus, on_device, spawn
+from tests.integration.parallel_ranks import hide_gpus, on_device, spawn
 from tests.unit.model_cases import ids, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from dist_spec.config import parse_config
 from dist_spec.errors import ConfigError, TransportError
+from dist_spec.free_port import free_port
 from dist_spec.workers.bootstrap import (
     Leader,
     LeaderPost,
@@ -26,12 +26,6 @@ from dist_spec.workers.role import Role, World
 from dist_spec.workers.target_rank import run_rank
 
 HOST = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def world(rank: int, *, master: tuple[str, int] | None, one_host: bool = True) -> World:
