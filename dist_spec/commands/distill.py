@@ -73,6 +73,15 @@ def distill(
             show_default=False,
         ),
     ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--start-from",
+            metavar="HEAD",
+            help="Begin with this head's weights, shape and draft ids: a folder, an EAGLE-3 one, or a shipped head's name.",
+            show_default=False,
+        ),
+    ] = None,
     num_steps: Annotated[
         int,
         typer.Option(
@@ -101,6 +110,13 @@ def distill(
 
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file", fix="give a folder")
+    if start_from is not None and kind == "student":
+        raise ConfigError(
+            "--start-from names a head, and --kind student makes no head",
+            fix="leave it out: a student begins with layers of its target",
+        )
+    if start_from is not None and draft_vocab is not None:
+        raise ConfigError("--start-from keeps that head's draft ids", fix="leave out --draft-vocab")
     budget = positions or (10**9 if minutes is not None else 10_000_000)
     settings = TrainSettings(
         positions=budget,
@@ -125,6 +141,7 @@ def distill(
             only_data=only_data,
             worker=_worker(worker),
             draft_vocab=draft_vocab,
+            start_from=start_from,
             max_new_tokens=max_new_tokens,
             threads=threads,
             device=device,

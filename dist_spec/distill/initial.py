@@ -28,7 +28,16 @@ def draft_vocabulary(
     order = mass.clone()
     order[list(always)] = float("inf")
     ids = order.topk(min(size, vocab_size)).indices.sort().values
-    return ids, float(mass[ids].sum() / mass.sum().clamp(min=1e-9))
+    return ids, _share(ids, mass)
+
+
+def coverage_of(ids: torch.Tensor, shards: Iterable[Shard], *, vocab_size: int) -> float:
+    """The share of some ids in the top-k mass of all laws."""
+    return _share(ids, _mass(shards, vocab_size))
+
+
+def _share(ids: torch.Tensor, mass: torch.Tensor) -> float:
+    return float(mass[ids].sum() / mass.sum().clamp(min=1e-9))
 
 
 def vocabulary_size(shards: Iterable[Shard], *, vocab_size: int, coverage: float) -> int:

@@ -27,7 +27,8 @@ from dist_spec.distill.settings import TrainSettings
 from dist_spec.distill.student_card import student_card
 from dist_spec.distill.teacher import Teacher
 from dist_spec.errors import ConfigError
-from dist_spec.models.head_formats import WEIGHTS_FILE
+from dist_spec.models.head_formats import WEIGHTS_FILE, read_head_config
+from dist_spec.models.head_target import facts_of
 from dist_spec.models.loading import LoadedModel, load_model, usable_device
 from dist_spec.models.source import cache_folder
 
@@ -48,6 +49,7 @@ class Job:
     only_data: bool
     worker: tuple[int, int]
     draft_vocab: int | None
+    start_from: str | None
     max_new_tokens: int
     threads: int | None
     device: str | None
@@ -71,7 +73,12 @@ def run_distill(job: Job, *, console: Console | None = None) -> None:
     target = load_model(
         job.target, dtype=dtype, device=str(ranks.device), progress=lambda line: say(line, style="dim", markup=False)
     )
-    recipe = make_recipe(target, prompts=prompts, seed=job.settings.seed, max_new_tokens=job.max_new_tokens)
+    layers = None
+    if job.start_from is not None:
+        layers = read_head_config(job.start_from, target=facts_of(target)).feature_layers
+    recipe = make_recipe(
+        target, prompts=prompts, feature_layers=layers, seed=job.settings.seed, max_new_tokens=job.max_new_tokens
+    )
     folder = job.cache or default_folder(cache_folder(), target)
     cache = Cache(folder, recipe=recipe)
     _fill(job, cache, prompts, target, ranks, console)
@@ -118,6 +125,7 @@ def _head(job: Job, cache: Cache, target: LoadedModel, ranks: Ranks, console: Co
             settings=job.settings,
             ranks=ranks,
             draft_vocab_size=job.draft_vocab,
+            start_from=job.start_from,
             resume=job.resume,
             tell=_teller(bar, task),
             stop=stop,

@@ -6,23 +6,32 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dist_spec.distill.batches import Corpus
 from dist_spec.distill.cache import Cache, write_aside
-from dist_spec.distill.checkpoint import forget_checkpoint
+from dist_spec.distill.checkpoint import CHECKPOINT, forget_checkpoint
 from dist_spec.distill.evaluate import Evaluation
-from dist_spec.distill.initial import draft_vocabulary, feature_scale, head_config, new_head, vocabulary_size
+from dist_spec.distill.initial import (
+    coverage_of,
+    draft_vocabulary,
+    feature_scale,
+    head_config,
+    new_head,
+    vocabulary_size,
+)
 from dist_spec.distill.ranks import Ranks
 from dist_spec.distill.settings import TrainSettings
 from dist_spec.distill.train import Progress, Training
 from dist_spec.distill.unroll import Unrolled
 from dist_spec.errors import ConfigError
-from dist_spec.models.head import Head
-from dist_spec.models.head_formats import save_head
+from dist_spec.models.head import Head, HeadConfig
+from dist_spec.models.head_formats import load_head, save_head
+from dist_spec.models.head_target import facts_of
 from dist_spec.models.loading import LoadedModel
 
 SETTINGS_FILE = "training.json"
@@ -52,6 +61,7 @@ def make_head(
     ranks: Ranks,
     draft_vocab_size: int | None = None,
     intermediate_size: int | None = None,
+    start_from: str | Path | None = None,
     resume: bool = False,
     tell: Callable[[Progress, float], None] = lambda *_: None,
     stop: Callable[[], bool] = lambda: False,
@@ -59,25 +69,35 @@ def make_head(
     """Train a head and write it to `folder`.
 
     Args:
+        start_from: begin with the weights, the shape and the draft vocabulary of this head (see `load_head`).
         resume: go on from the checkpoint in `folder` (with its draft vocabulary); else an old one is replaced.
         tell: called after every update with the progress and the share that is done.
         stop: asked after every update whether to end early; what there is is kept, and can be resumed.
     Raises:
         ConfigError: `resume`, and the folder holds the training of another shape.
+        ModelError: `start_from` cannot be read, or is of another target.
     """
     train, held_out, refresh = corpora
     start = _interrupted(folder, draft_vocab_size) if resume else None
     if not resume and ranks.rank == 0:
         forget_checkpoint(folder)
-    start = start or _begun(target, train, folder, draft_vocab_size)
-    config = head_config(
+    old = None
+    if not (folder / CHECKPOINT).exists():  # the first weights are not those of a checkpoint
+        old = None if start_from is None else load_head(start_from, target=facts_of(target))
+        if old is None and start is not None and start.config is not None:
+            raise ConfigError(f"{folder} has no checkpoint yet", fix="give --start-from HEAD as before")
+        start = start if old is None else _begun_with(old, train)
+    start = start or _begun(target, train, draft_vocab_size)
+    config = start.config or head_config(
         target,
         cache.recipe,
         draft_vocab_size=len(start.ids),
         intermediate_size=intermediate_size,
         num_steps=settings.num_steps,
     )
-    head = new_head(target, config, ids=start.ids, seed=settings.seed)
+    head = new_head(target, replace(config, num_steps=settings.num_steps), ids=start.ids, seed=settings.seed)
+    if old is not None:
+        head.load_state_dict(old.state_dict())
     unrolled = Unrolled(
         head,
         num_steps=settings.num_steps,
@@ -85,6 +105,9 @@ def make_head(
         deep_chains=settings.deep_chains,
         feature_scale=start.scale if start.scale is not None else _scale(train, head, wanted=settings.scale_features),
     )
+    if old is not None:
+        with torch.no_grad():  # its features were not scaled: the same function
+            head.fc.weight.div_(unrolled.feature_scale)
     if start.scale is None:
         _note(replace(start, scale=unrolled.feature_scale), folder)
     training = Training(
@@ -103,11 +126,16 @@ def make_head(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Start:
-    """What a training was begun with, besides its seed: it must stay the same when the training is resumed."""
+    """What a training was begun with, besides its seed: it must stay the same when the training is resumed.
+
+    Attributes:
+        config: the shape of the head it was begun with; None: what `head_config` says.
+    """
 
     ids: torch.Tensor
     coverage: float
     scale: torch.Tensor | None
+    config: HeadConfig | None = None
 
 
 def _interrupted(folder: Path, size: int | None) -> _Start | None:
@@ -123,15 +151,22 @@ def _interrupted(folder: Path, size: int | None) -> _Start | None:
             f"{folder} holds a training with {len(values['draft_to_target'])} draft ids, asked for are {size}",
             fix="leave out --draft-vocab when resuming",
         )
-    scale = values["feature_scale"]
+    scale, config = values["feature_scale"], values.get("head")
     return _Start(
         ids=torch.tensor(values["draft_to_target"]),
         coverage=float(values["coverage"]),
         scale=None if scale is None else torch.tensor(scale),
+        config=None if config is None else HeadConfig(**{**config, "feature_layers": tuple(config["feature_layers"])}),
     )
 
 
-def _begun(target: LoadedModel, train: Corpus, folder: Path, size: int | None) -> _Start:
+def _begun_with(head: Head, train: Corpus) -> _Start:
+    ids = head.draft_to_target
+    coverage = coverage_of(ids, train.shards.values(), vocab_size=head.config.vocab_size)
+    return _Start(ids=ids, coverage=coverage, scale=None, config=head.config)
+
+
+def _begun(target: LoadedModel, train: Corpus, size: int | None) -> _Start:
     shards = list(train.shards.values())
     if size is None:
         size = vocabulary_size(shards, vocab_size=target.vocab_size, coverage=COVERAGE)
@@ -146,7 +181,12 @@ def _scale(train: Corpus, head: Head, *, wanted: bool) -> torch.Tensor:
 def _note(start: _Start, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     scale = None if start.scale is None else start.scale.tolist()
-    values = {"coverage": start.coverage, "draft_to_target": start.ids.tolist(), "feature_scale": scale}
+    values: dict[str, Any] = {
+        "coverage": start.coverage,
+        "draft_to_target": start.ids.tolist(),
+        "feature_scale": scale,
+        "head": None if start.config is None else asdict(start.config),
+    }
     write_aside(folder / SETTINGS_FILE, json.dumps(values).encode())
 
 
